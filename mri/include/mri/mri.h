@@ -1,0 +1,23 @@
+/* mri.h: everything. A plugin may include just entry.h and its own kind/ header. */
+#pragma once
+
+#include "mri/entry.h"
+#include "mri/ext/buffer.h"
+#include "mri/ext/kernels.h"
+#include "mri/ext/log.h"
+#include "mri/ext/metrics.h"
+#include "mri/ext/params.h"
+#include "mri/ext/stack.h"
+#include "mri/ext/text.h"
+#include "mri/ext/threads.h"
+#include "mri/host.h"
+#include "mri/kind/attention.h"
+#include "mri/kind/batching.h"
+#include "mri/kind/kv_tier.h"
+#include "mri/kind/quantizer.h"
+#include "mri/kind/runtime.h"
+#include "mri/kind/summary.h"
+#include "mri/kv_view.h"
+#include "mri/status.h"
+#include "mri/tensor.h"
+#include "mri/version.h"
