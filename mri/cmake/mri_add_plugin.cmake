@@ -1,0 +1,36 @@
+# mri_add_plugin(KIND quantizer NAME int8 SOURCES int8.cpp … [LIBS …] [DEFINES …])
+#
+# Builds <kind>-<name>.so, target <kind>_<name>, into VARVE_PLUGIN_OUTPUT_DIRECTORY (CMAKE_BINARY_DIR when that is not set)
+# and installs it to <libdir>/varve. The library exports mri_plugin_entry_v1 alone and needs no symbol of the host.
+# Works the same inside this project and after find_package(mri). DEFINES MRI_TARGET_VERSION=MRI_1_0 hides newer members.
+
+function(mri_add_plugin)
+  cmake_parse_arguments(P "" "KIND;NAME" "SOURCES;LIBS;DEFINES" ${ARGN})
+  if(P_UNPARSED_ARGUMENTS OR NOT P_KIND OR NOT P_NAME OR NOT P_SOURCES)
+    message(FATAL_ERROR "mri_add_plugin: wants KIND, NAME and SOURCES; got '${ARGN}'")
+  endif()
+  set(map ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/mri_plugin.map)
+  set(target ${P_KIND}_${P_NAME})
+  add_library(${target} MODULE ${P_SOURCES})
+  target_link_libraries(${target} PRIVATE mri::sdk ${P_LIBS})
+  target_compile_definitions(${target} PRIVATE ${P_DEFINES})
+  target_compile_features(${target} PRIVATE cxx_std_20)
+  target_compile_options(${target} PRIVATE -ftls-model=global-dynamic
+                                           $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fno-gnu-unique>)
+  target_link_options(${target} PRIVATE LINKER:--version-script=${map} LINKER:--exclude-libs,ALL
+                                        LINKER:-z,now LINKER:-z,relro LINKER:--build-id)
+  # The sanitizers' run-time library lies in the program, so their symbols stay undefined here.
+  if(NOT VARVE_SANITIZE AND NOT "${CMAKE_CXX_FLAGS} ${CMAKE_MODULE_LINKER_FLAGS}" MATCHES "-fsanitize=")
+    target_link_options(${target} PRIVATE LINKER:-z,defs)
+  endif()
+  if(VARVE_PLUGIN_OUTPUT_DIRECTORY)
+    set(directory ${VARVE_PLUGIN_OUTPUT_DIRECTORY})
+  else()
+    set(directory ${CMAKE_BINARY_DIR})
+  endif()
+  set_target_properties(${target} PROPERTIES
+    PREFIX "" OUTPUT_NAME ${P_KIND}-${P_NAME} SUFFIX .so LIBRARY_OUTPUT_DIRECTORY ${directory} LINK_DEPENDS ${map}
+    POSITION_INDEPENDENT_CODE ON C_VISIBILITY_PRESET hidden CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+  include(GNUInstallDirs)
+  install(TARGETS ${target} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/varve COMPONENT plugins)
+endfunction()
