@@ -1,8 +1,9 @@
 # mri_add_plugin(KIND quantizer NAME int8 SOURCES int8.cpp … [LIBS …] [DEFINES …])
 #
-# Builds <kind>-<name>.so, target <kind>_<name>, into VARVE_PLUGIN_OUTPUT_DIRECTORY (CMAKE_BINARY_DIR when that is not set)
-# and installs it to <libdir>/varve. The library exports mri_plugin_entry_v1 alone and needs no symbol of the host.
-# Works the same inside this project and after find_package(mri). DEFINES MRI_TARGET_VERSION=MRI_1_0 hides newer members.
+# Builds <kind>-<name>.so, target <kind>_<name>, into VARVE_PLUGIN_OUTPUT_DIRECTORY (not set:
+# CMAKE_BINARY_DIR) and installs it to <libdir>/varve. The library exports mri_plugin_entry_v1 alone
+# and needs no symbol of the host. Works the same inside this project and after
+# find_package(mri). DEFINES MRI_TARGET_VERSION=MRI_1_0 hides what a 1.0 host does not know.
 
 function(mri_add_plugin)
   cmake_parse_arguments(P "" "KIND;NAME" "SOURCES;LIBS;DEFINES" ${ARGN})
@@ -17,10 +18,12 @@ function(mri_add_plugin)
   target_compile_features(${target} PRIVATE cxx_std_20)
   target_compile_options(${target} PRIVATE -ftls-model=global-dynamic
                                            $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fno-gnu-unique>)
-  target_link_options(${target} PRIVATE LINKER:--version-script=${map} LINKER:--exclude-libs,ALL
-                                        LINKER:-z,now LINKER:-z,relro LINKER:--build-id)
+  target_link_options(${target} PRIVATE
+    LINKER:--version-script=${map} LINKER:--exclude-libs,ALL LINKER:-z,now LINKER:-z,relro
+    LINKER:--build-id)
   # The sanitizers' run-time library lies in the program, so their symbols stay undefined here.
-  if(NOT VARVE_SANITIZE AND NOT "${CMAKE_CXX_FLAGS} ${CMAKE_MODULE_LINKER_FLAGS}" MATCHES "-fsanitize=")
+  set(flags "${CMAKE_CXX_FLAGS} ${CMAKE_MODULE_LINKER_FLAGS}")
+  if(NOT VARVE_SANITIZE AND NOT flags MATCHES "-fsanitize=")
     target_link_options(${target} PRIVATE LINKER:-z,defs)
   endif()
   if(VARVE_PLUGIN_OUTPUT_DIRECTORY)
@@ -29,8 +32,9 @@ function(mri_add_plugin)
     set(directory ${CMAKE_BINARY_DIR})
   endif()
   set_target_properties(${target} PROPERTIES
-    PREFIX "" OUTPUT_NAME ${P_KIND}-${P_NAME} SUFFIX .so LIBRARY_OUTPUT_DIRECTORY ${directory} LINK_DEPENDS ${map}
-    POSITION_INDEPENDENT_CODE ON C_VISIBILITY_PRESET hidden CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+    PREFIX "" OUTPUT_NAME ${P_KIND}-${P_NAME} SUFFIX .so LIBRARY_OUTPUT_DIRECTORY ${directory}
+    LINK_DEPENDS ${map} POSITION_INDEPENDENT_CODE ON C_VISIBILITY_PRESET hidden
+    CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
   include(GNUInstallDirs)
   install(TARGETS ${target} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/varve COMPONENT plugins)
 endfunction()

@@ -1,4 +1,5 @@
-/* host.h: what a plugin may ask of the host. Offered interfaces are in ext/; each has a string id. */
+/* host.h: what a plugin may ask of the host. Offered interfaces are in ext/; each has a string id.
+ */
 #pragma once
 
 #include <stdint.h>

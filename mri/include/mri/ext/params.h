@@ -1,5 +1,6 @@
-/* params.h: a plugin states its parameters as data, the host checks a profile against them, and activate() gets values.
- * Units come last in a key's name (wait_us_max). Keys are snake_case, unique within a plugin. */
+/* params.h: a plugin states its parameters as data, the host checks a profile against them, and
+ * activate() gets values. Units come last in a key's name (wait_us_max). Keys are snake_case,
+ * unique within a plugin. */
 #pragma once
 
 #include <stdint.h>
@@ -9,16 +10,17 @@
 #define MRI_PARAM_FLOAT 3
 #define MRI_PARAM_STRING 4
 
-/* One parameter that a plugin knows. 72 bytes, frozen. For strings, `choices` is a '|'-separated list or NULL for free text. */
+/* One parameter that a plugin knows. 72 bytes, frozen. For strings, `choices` is a '|'-separated
+ * list or NULL for free text. */
 typedef struct mri_param_desc {
   const char* key;
-  const char* help;            /* one line: what it does, unit, what it costs */
+  const char* help; /* one line: what it does, unit, what it costs */
   const char* choices;
-  const char* default_string;  /* strings only */
+  const char* default_string; /* strings only */
   uint32_t type;
   uint32_t reserved;
-  double default_number;       /* bool: 0 or 1 */
-  double min, max;             /* inclusive; numbers only */
+  double default_number; /* bool: 0 or 1 */
+  double min, max;       /* inclusive; numbers only */
   uint64_t reserved1;
 } mri_param_desc;
 

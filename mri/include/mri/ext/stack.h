@@ -9,8 +9,9 @@
 
 typedef struct mri_host_stack_v1 {
   uint32_t struct_size, reserved;
-  /* The table of the stack's plugin that offers interface `id` ("mri.kv_tier/1"), with its self pointer in *self; NULL when the
-   * profile names none. The tables are the host's proxies: they check states and contain failures. Several summary plugins
-   * may exist; `ordinal` counts them from 0. Legal from activate() on. [any] */
+  /* The table of the stack's plugin that offers interface `id` ("mri.kv_tier/1"), with its self
+   * pointer in *self; NULL when the profile names none. The tables are the host's proxies: they
+   * check states and contain failures. Several summary plugins may exist; `ordinal` counts them
+   * from 0. Legal from activate() on. [any] */
   const void* (*find)(const mri_host* host, const char* id, uint32_t ordinal, void** self);
 } mri_host_stack_v1;

@@ -1,9 +1,9 @@
 /* attention.h: which keys a query reads, and the reading.
  *
- * plan() decides: it looks at lengths and page indexes and leaves a plain list. run() computes what the list says and decides
- * nothing. Both take a batch of sequences. The result is (o, lse) per query and head, so that results over disjoint sets
- * of keys merge exactly (ext/kernels.h, merge). lse is natural log of the sum of exp(scale * q.k + bias); an empty set is
- * o = 0, lse = -inf. */
+ * plan() decides: it looks at lengths and page indexes and leaves a plain list. run() computes what
+ * the list says and decides nothing. Both take a batch of sequences. The result is (o, lse) per
+ * query and head, so that results over disjoint sets of keys merge exactly (ext/kernels.h, merge).
+ * lse is natural log of the sum of exp(scale * q.k + bias); an empty set is o = 0, lse = -inf. */
 #pragma once
 
 #include <stdint.h>
@@ -16,16 +16,18 @@
 #define MRI_ATTN_SEQ_PROMPT_END 1u /* the last of these queries is the last token of the prompt */
 #define MRI_ATTN_SEQ_DECODE 2u     /* one new token of a running sequence */
 
-/* One sequence of the batch. 64 bytes, frozen. All keys of the queries themselves are already in `blocks`. */
+/* One sequence of the batch. 64 bytes, frozen. All keys of the queries themselves are already in
+ * `blocks`. */
 typedef struct mri_attn_seq {
   const mri_kv_block* blocks; /* in text order; block i holds positions 32 i .. 32 i + 31 */
   const mri_kv_summary* summaries;
   uint32_t n_blocks, n_summaries;
-  uint32_t first_row;  /* row of the first query in q, o and lse */
+  uint32_t first_row; /* row of the first query in q, o and lse */
   uint32_t n_queries;
-  uint32_t position;   /* of the first query in the text */
+  uint32_t position; /* of the first query in the text */
   uint32_t flags;
-  const uint32_t* hints; /* block numbers that the host proposes (term index, semantic index); may be NULL */
+  /* Block numbers that the host proposes (term index, semantic index); may be NULL. */
+  const uint32_t* hints;
   uint32_t n_hints;
   uint32_t reserved;
   uint64_t reserved1;
@@ -50,10 +52,11 @@ typedef struct mri_attn_req {
 #define MRI_ATTN_BLOCKS 0u  /* entry reads blocks[index .. index + count) */
 #define MRI_ATTN_SUMMARY 1u /* entry reads summaries[index .. index + count), all their pages */
 
-/* A run of blocks or summaries. 20 bytes, frozen. `distance` is how many blocks the first lies before the item's first query:
- * the query's offset in its own block stays as it is, so true positions give distance = query_block - block. Each
- * further block is one nearer; each further summary MRI_SEGMENT_TOKENS / 32 nearer. A key after its query is masked, which needs
- * true positions (distance <= 0 only for the item's own blocks). */
+/* A run of blocks or summaries. 20 bytes, frozen. `distance` is how many blocks the first lies
+ * before the item's first query: the query's offset in its own block stays as it is, so true
+ * positions give distance = query_block - block. Each further block is one nearer; each further
+ * summary MRI_SEGMENT_TOKENS / 32 nearer. A key after its query is masked, which needs true
+ * positions (distance <= 0 only for the item's own blocks). */
 typedef struct mri_attn_entry {
   uint32_t what;
   uint32_t index, count;
@@ -61,7 +64,8 @@ typedef struct mri_attn_entry {
   float log_weight; /* added to each logit; 0 for exact reading */
 } mri_attn_entry;
 
-/* A unit of work: all query heads of one KV head, n_queries queries that start in one block. 32 bytes, frozen. */
+/* A unit of work: all query heads of one KV head, n_queries queries that start in one block. 32
+ * bytes, frozen. */
 typedef struct mri_attn_item {
   uint32_t seq, kv_head;
   uint32_t first_query, n_queries; /* relative to the sequence's first query */
@@ -69,7 +73,8 @@ typedef struct mri_attn_item {
   uint32_t flags, reserved;
 } mri_attn_item;
 
-/* The list. The caller owns both arrays; on MRI_E_SPACE the counts say what is needed. Grows at the end. */
+/* The list. The caller owns both arrays; on MRI_E_SPACE the counts say what is needed. Grows at the
+ * end. */
 typedef struct mri_attn_plan {
   mri_rsp_hdr hdr;
   mri_attn_item* items;

@@ -10,13 +10,13 @@
 /* One request as the policy sees it. 64 bytes, frozen. */
 typedef struct mri_batch_request {
   uint64_t id;
-  uint64_t age_us;       /* since arrival */
-  uint64_t kv_bytes;     /* now */
+  uint64_t age_us;             /* since arrival */
+  uint64_t kv_bytes;           /* now */
   uint64_t prompt_tokens_left; /* 0: decoding */
-  uint64_t deadline_us;  /* from now; UINT64_MAX: none */
-  uint32_t priority;     /* larger is served first */
+  uint64_t deadline_us;        /* from now; UINT64_MAX: none */
+  uint32_t priority;           /* larger is served first */
   uint32_t context_tokens;
-  uint32_t running;      /* 0 waiting, 1 running */
+  uint32_t running; /* 0 waiting, 1 running */
   uint32_t reserved;
   uint64_t reserved1;
 } mri_batch_request;
@@ -25,9 +25,9 @@ typedef struct mri_batch_req { /* grows at the end */
   mri_req_hdr hdr;
   const mri_batch_request* requests; /* waiting ones in order of arrival, then running ones */
   uint64_t n_requests;
-  uint64_t step_tokens_max;   /* prompt and decode tokens of one step */
+  uint64_t step_tokens_max; /* prompt and decode tokens of one step */
   uint64_t kv_bytes_free;
-  uint32_t sequences_max;     /* running at once */
+  uint32_t sequences_max; /* running at once */
   uint32_t reserved;
 } mri_batch_req;
 

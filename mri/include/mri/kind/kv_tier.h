@@ -1,4 +1,5 @@
-/* kv_tier.h: who is hot, warm or cold, and what goes when memory is short. The plugin decides; the runtime moves. */
+/* kv_tier.h: who is hot, warm or cold, and what goes when memory is short. The plugin decides; the
+ * runtime moves. */
 #pragma once
 
 #include <stdint.h>
@@ -24,13 +25,13 @@ typedef struct mri_tier_block {
   uint32_t position;
   uint32_t n_tokens;
   uint32_t tier;
-  uint32_t flags;     /* MRI_BLOCK_*: sinks, pinned and partial blocks cannot be moved */
-  float mass;         /* attention received lately, 0..1 of all; 0 when not measured */
-  float relevance;    /* to the latest question, -1..1; 0 when not measured */
+  uint32_t flags;      /* MRI_BLOCK_*: sinks, pinned and partial blocks cannot be moved */
+  float mass;          /* attention received lately, 0..1 of all; 0 when not measured */
+  float relevance;     /* to the latest question, -1..1; 0 when not measured */
   uint64_t idle_steps; /* steps since a plan last read it */
   uint32_t reads;      /* times that a plan read it while cold */
   uint32_t reserved;
-  uint64_t bytes;      /* now, index and summary share included */
+  uint64_t bytes; /* now, index and summary share included */
   uint64_t reserved1;
 } mri_tier_block;
 
@@ -38,8 +39,8 @@ typedef struct mri_tier_req { /* grows at the end */
   mri_req_hdr hdr;
   const mri_tier_block* blocks; /* in text order */
   uint64_t n_blocks;
-  uint64_t n_tokens;   /* of the context */
-  uint64_t step;       /* counts forward steps */
+  uint64_t n_tokens; /* of the context */
+  uint64_t step;     /* counts forward steps */
   uint64_t budget_bytes, used_bytes, wanted_bytes;
   uint64_t block_bytes[3]; /* what one full block takes in hot, warm, cold */
   uint32_t why;
@@ -49,7 +50,7 @@ typedef struct mri_tier_req { /* grows at the end */
 } mri_tier_req;
 
 typedef struct mri_tier_action { /* 16 bytes, frozen */
-  uint64_t block_id; /* not for RESIZE_HOT */
+  uint64_t block_id;             /* not for RESIZE_HOT */
   uint16_t what;
   uint16_t tier;
   uint32_t n_tokens; /* RESIZE_HOT only */
@@ -64,6 +65,7 @@ typedef struct mri_tier_rsp { /* grows at the end */
 
 typedef struct mri_kv_tier_v1 {
   uint32_t struct_size, reserved;
-  /* Pure: the same request gives the same answer. Actions are applied in order; impossible ones are counted and skipped. [any] */
+  /* Pure: the same request gives the same answer. Actions are applied in order; impossible ones are
+   * counted and skipped. [any] */
   mri_status (*decide)(void* self, const mri_tier_req* req, mri_tier_rsp* rsp, mri_error* err);
 } mri_kv_tier_v1;

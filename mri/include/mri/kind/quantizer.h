@@ -1,4 +1,5 @@
-/* quantizer.h: one page of keys and values to bytes and back. The page index (kv_view.h) is made by the runtime and given. */
+/* quantizer.h: one page of keys and values to bytes and back. The page index (kv_view.h) is made by
+ * the runtime and given. */
 #pragma once
 
 #include <stdint.h>
@@ -10,9 +11,9 @@
 
 typedef struct mri_quant_desc { /* grows at the end */
   mri_rsp_hdr hdr;
-  uint32_t format;     /* MRI_KV_*; MRI_KV_CUSTOM and above when only this plugin can decode it */
+  uint32_t format; /* MRI_KV_*; MRI_KV_CUSTOM and above when only this plugin can decode it */
   uint32_t reserved;
-  uint64_t body_bytes; /* of each page; a multiple of 64 is not required */
+  uint64_t body_bytes;   /* of each page; a multiple of 64 is not required */
   double bits_per_value; /* body only, scales included */
 } mri_quant_desc;
 
@@ -21,8 +22,9 @@ typedef struct mri_quant_encode_req { /* grows at the end */
   const float* k; /* [32][head_dim] */
   const float* v; /* [32][head_dim] */
   const uint8_t* index;
-  uint8_t* body; /* body_bytes, 64-byte aligned */
-  const uint8_t* previous_index; /* the same page of the block before, if it is encoded by this plugin; else NULL */
+  uint8_t* body;                 /* body_bytes, 64-byte aligned */
+  const uint8_t* previous_index; /* the same page of the block before, if it is encoded by this
+                                    plugin; else NULL */
   const uint8_t* previous_body;
   uint32_t head_dim;
   uint32_t live_mask;

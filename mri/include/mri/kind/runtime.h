@@ -17,7 +17,7 @@ typedef struct mri_token_range {
 typedef struct mri_kv_usage {
   uint64_t hot_bytes, warm_bytes, cold_bytes; /* resident, index and summaries included */
   uint64_t backing_bytes;                     /* encoded raw cold blocks kept in RAM or in a file */
-  uint64_t bf16_bytes;                        /* what the same tokens take as plain bf16 keys and values */
+  uint64_t bf16_bytes; /* what the same tokens take as plain bf16 keys and values */
   uint64_t hot_tokens, warm_tokens, cold_tokens;
 } mri_kv_usage;
 
@@ -33,7 +33,8 @@ typedef struct mri_init_req { /* grows at the end */
   uint32_t n_pinned;
   const mri_token_range* pinned; /* ranges that never leave hot */
   float* logits;                 /* [vocab] after the last prompt token, or NULL */
-  const uint32_t* cancel;        /* polled with an atomic load between layers; non-zero cancels; may be NULL */
+  /* Polled with an atomic load between layers; non-zero cancels; may be NULL. */
+  const uint32_t* cancel;
   /* Called after each chunk in the calling thread; may be NULL. */
   void (*progress)(void* user, uint64_t done_tokens, uint64_t n_tokens);
   void* progress_user;
@@ -51,10 +52,10 @@ typedef struct mri_step_seq {
   uint64_t ctx;
   const int32_t* tokens; /* appended to the context */
   uint64_t n_tokens;     /* >= 1 */
-  float* logits;         /* NULL, or [vocab] for the last token, or [n_tokens][vocab] when all_logits */
+  float* logits; /* NULL, or [vocab] for the last token, or [n_tokens][vocab] when all_logits */
   uint32_t all_logits;
-  int32_t status;        /* callee: MRI_OK or why this sequence failed; the others are not affected */
-  uint64_t position;     /* callee: position of the first of these tokens */
+  int32_t status;    /* callee: MRI_OK or why this sequence failed; the others are not affected */
+  uint64_t position; /* callee: position of the first of these tokens */
   uint64_t reserved, reserved1;
 } mri_step_seq;
 
@@ -68,7 +69,7 @@ typedef struct mri_step_req { /* grows at the end */
 
 typedef struct mri_step_rsp { /* grows at the end */
   mri_rsp_hdr hdr;
-  uint64_t n_tokens; /* computed */
+  uint64_t n_tokens;  /* computed */
   mri_kv_usage usage; /* of all contexts in the step */
 } mri_step_rsp;
 
@@ -99,10 +100,11 @@ typedef struct mri_summary_rsp { /* grows at the end */
   mri_kv_usage usage;
 } mri_summary_rsp;
 
-#define MRI_EVICT_BLOCK_AWARE 0u /* whole 1K segments clipped to whole blocks: never tears a quantisation block */
+#define MRI_EVICT_BLOCK_AWARE \
+  0u /* whole 1K segments clipped to whole blocks: never tears a quantisation block */
 #define MRI_EVICT_TOKEN 1u
 #define MRI_EVICT_BLOCK 2u
-#define MRI_EVICT_SEGMENT 3u     /* every segment that the range touches, whole */
+#define MRI_EVICT_SEGMENT 3u /* every segment that the range touches, whole */
 
 #define MRI_CONFIRM_UNKNOWN 0u
 #define MRI_CONFIRM_PENDING 1u
@@ -123,7 +125,8 @@ typedef struct mri_evict_rsp { /* grows at the end */
   uint64_t n_evicted;   /* tokens that are gone */
   uint64_t bytes_freed; /* end of 1.0: 32 bytes */
 #if MRI_TARGET_VERSION >= MRI_1_1
-  uint32_t confirm_state; /* MRI_CONFIRM_*; absent in 1.0, which the host reads as unknown, never as success */
+  uint32_t confirm_state; /* MRI_CONFIRM_*; absent in 1.0, which the host reads as unknown, never as
+                             success */
   uint32_t n_refused;     /* blocks that stayed: sinks, pinned, shared */
   uint64_t confirm_epoch; /* KV epoch from which the tokens are gone; end of 1.1: 48 bytes */
 #endif
@@ -134,15 +137,21 @@ typedef struct mri_evict_rsp { /* grows at the end */
 
 typedef struct mri_runtime_v1 {
   uint32_t struct_size, reserved;
-  /* Makes a context and prefills it in chunks; a failed chunk is retried alone. On error no context exists. [any] */
-  mri_status (*init_context)(void* self, const mri_init_req* req, mri_init_rsp* rsp, mri_error* err);
-  /* Appends tokens to one or more contexts. Errors of one sequence are in its status; the call fails only as a whole.
-   * [step:ctx] for every ctx named */
-  mri_status (*forward_step)(void* self, const mri_step_req* req, mri_step_rsp* rsp, mri_error* err);
-  /* Legal only between init_context or evict_kv and the next forward_step; otherwise MRI_E_STATE, never a recompute. [step:ctx] */
-  mri_status (*get_kv_summary)(void* self, uint64_t ctx, const mri_summary_req* req, mri_summary_rsp* rsp, mri_error* err);
+  /* Makes a context and prefills it in chunks; a failed chunk is retried alone. On error no context
+   * exists. [any] */
+  mri_status (*init_context)(void* self, const mri_init_req* req, mri_init_rsp* rsp,
+                             mri_error* err);
+  /* Appends tokens to one or more contexts. Errors of one sequence are in its status; the call
+   * fails only as a whole. [step:ctx] for every ctx named */
+  mri_status (*forward_step)(void* self, const mri_step_req* req, mri_step_rsp* rsp,
+                             mri_error* err);
+  /* Legal only between init_context or evict_kv and the next forward_step; otherwise MRI_E_STATE,
+   * never a recompute. [step:ctx] */
+  mri_status (*get_kv_summary)(void* self, uint64_t ctx, const mri_summary_req* req,
+                               mri_summary_rsp* rsp, mri_error* err);
   /* Locks the whole cache of the context; other contexts go on. [any] */
-  mri_status (*evict_kv)(void* self, uint64_t ctx, const mri_evict_req* req, mri_evict_rsp* rsp, mri_error* err);
+  mri_status (*evict_kv)(void* self, uint64_t ctx, const mri_evict_req* req, mri_evict_rsp* rsp,
+                         mri_error* err);
   /* Waits for calls on ctx that are under way. Unknown numbers are ignored. [any] */
   void (*release_context)(void* self, uint64_t ctx);
 } mri_runtime_v1;

@@ -31,5 +31,6 @@ typedef struct mri_summary_v1 {
   /* The most pairs that make() returns for so many tokens. [any] */
   uint32_t (*pairs_max)(void* self, uint32_t n_tokens);
   /* [any] */
-  mri_status (*make)(void* self, const mri_summary_make_req* req, mri_summary_make_rsp* rsp, mri_error* err);
+  mri_status (*make)(void* self, const mri_summary_make_req* req, mri_summary_make_rsp* rsp,
+                     mri_error* err);
 } mri_summary_v1;
