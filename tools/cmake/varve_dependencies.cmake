@@ -1,21 +1,45 @@
-# Everything the project links to. tools/setup installs all of it; a missing package names the Debian package.
+# Everything the project links to, each with the Debian package that brings it. tools/setup installs all of it.
+
+# varve_find(PACKAGE DEBIAN_PACKAGES …): find_package, with a message that says what to install.
+macro(varve_find package debian)
+  find_package(${package} ${ARGN} QUIET)
+  if(NOT ${package}_FOUND)
+    message(FATAL_ERROR "${package} ${ARGN}: not found. Run tools/setup --tests, or install ${debian}.")
+  endif()
+endmacro()
+
 find_package(Threads REQUIRED)
-# libdnnl-dev. Debian's own package config drags in an OpenCL SDK that the CPU engine does not need.
-find_path(DNNL_INCLUDE_DIR dnnl.hpp REQUIRED)
-find_library(DNNL_LIBRARY dnnl REQUIRED)
+varve_find(HWY libhwy-dev 1.0.3)
+varve_find(absl libabsl-dev)
+varve_find(Boost "libboost-dev, libboost-filesystem-dev and libboost-program-options-dev" 1.74
+           COMPONENTS program_options filesystem)
+varve_find(nlohmann_json nlohmann-json3-dev 3.11)
+varve_find(tomlplusplus libtomlplusplus-dev 3.3)
+
+# Debian's own package file for oneDNN drags in an OpenCL SDK that the CPU engine does not need.
+find_path(DNNL_INCLUDE_DIR dnnl.hpp)
+find_library(DNNL_LIBRARY dnnl)
+if(NOT DNNL_INCLUDE_DIR OR NOT DNNL_LIBRARY)
+  message(FATAL_ERROR "oneDNN: not found. Run tools/setup, or install libdnnl-dev.")
+endif()
 add_library(DNNL::dnnl UNKNOWN IMPORTED)
 set_target_properties(DNNL::dnnl PROPERTIES IMPORTED_LOCATION ${DNNL_LIBRARY}
-                      INTERFACE_INCLUDE_DIRECTORIES ${DNNL_INCLUDE_DIR})
-find_package(OpenMP REQUIRED COMPONENTS CXX)
-find_package(HWY 1.0.3 REQUIRED) # libhwy-dev
-find_package(absl REQUIRED)      # libabsl-dev
-find_package(Boost 1.74 REQUIRED COMPONENTS program_options filesystem)
-find_package(nlohmann_json 3.11 REQUIRED)  # nlohmann-json3-dev
-find_package(tomlplusplus 3.3 REQUIRED)    # libtomlplusplus-dev
-find_package(llama REQUIRED)     # built by tools/setup from PyPI's llama-cpp-python; pass -DCMAKE_PREFIX_PATH=<prefix>
+                                            INTERFACE_INCLUDE_DIRECTORIES ${DNNL_INCLUDE_DIR})
+
+find_package(llama QUIET)
+if(NOT llama_FOUND)
+  message(FATAL_ERROR "libllama: not found under CMAKE_PREFIX_PATH='${CMAKE_PREFIX_PATH}'. tools/setup builds it; the "
+                      "presets read its place from the environment: eval \"$(tools/setup)\", then configure again "
+                      "(with --fresh, if this folder was configured without it).")
+endif()
+
 if(VARVE_TESTS)
-  find_package(GTest REQUIRED)   # libgtest-dev libgmock-dev
+  varve_find(GTest "libgtest-dev and libgmock-dev")
 endif()
 if(VARVE_BENCH)
-  find_package(benchmark REQUIRED)  # libbenchmark-dev
+  varve_find(benchmark libbenchmark-dev)
+endif()
+if(VARVE_CUDA)
+  enable_language(CUDA)
+  find_package(CUDAToolkit REQUIRED)
 endif()

@@ -30,6 +30,7 @@ LIBRARIES = [
     (r'cu(da|blas)\w*\.h$|cuda/|cooperative_groups', 'cuda'),
     (r'omp\.h$', 'omp'),
     (r'sanitizer/', 'sanitizer'),
+    (r'cxxabi\.h$', 'std'),
     (r'(sys|netinet|arpa|linux)/', 'posix'),
 ]
 
