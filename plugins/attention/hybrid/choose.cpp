@@ -1,0 +1,231 @@
+#include "choose.h"
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+
+#include "mri/sdk/error.hpp"
+
+namespace hybrid {
+namespace {
+
+constexpr uint32_t kSegmentBlocks = MRI_SEGMENT_TOKENS / kBlock;
+
+// One call of choose(): its arguments and what follows from them.
+class Chooser {
+ public:
+  Chooser(const Options& options, const mri_kernels_v1& kernels, const mri_attn_req& req,
+          const mri_attn_item& item, const Tile& tile, const Live& live, Scratch& scratch)
+      : options_(options),
+        kernels_(kernels),
+        req_(req),
+        item_(item),
+        seq_(req.seqs[item.seq]),
+        tile_(tile),
+        scratch_(scratch) {
+    const uint32_t end = seq_.position + tile.first + tile.n;
+    true_positions_ = options.positions == Positions::kTrue ||
+                      (options.positions == Positions::kAuto && end <= req.trained_tokens);
+    const bool last_tile =
+        (seq_.flags & MRI_ATTN_SEQ_PROMPT_END) != 0 && tile.first + tile.n == seq_.n_queries;
+    read_all_ = end <= options.dense_below_tokens ||
+                (last_tile && options.dense_last_tile && end <= req.trained_tokens);
+    window_first_ = tile.block - std::min(tile.block, options.window_blocks);
+
+    const std::span<const uint32_t> blocks(live.blocks);
+    const auto place = [&](uint32_t block) {
+      return static_cast<size_t>(std::lower_bound(blocks.begin(), blocks.end(), block) -
+                                 blocks.begin());
+    };
+    const size_t window = place(window_first_), stop = place(tile.last + 1);
+    const size_t sinks = std::min<size_t>(live.n_sinks, window);
+    sinks_ = blocks.first(sinks);
+    candidates_ = blocks.subspan(sinks, window - sinks);
+    window_ = blocks.subspan(window, stop - window);
+  }
+
+  uint64_t entries(mri_attn_entry* out) {
+    pick_blocks();
+    out_ = out;
+    const auto far = static_cast<int32_t>(tile_.block - window_first_);
+    const auto n_chosen = static_cast<int32_t>(scratch_.chosen.size());
+    add_blocks(sinks_, far + n_chosen + static_cast<int32_t>(sinks_.size()));
+    add_summaries(far + n_chosen / 2);
+    add_blocks(scratch_.chosen, far + n_chosen);
+    const auto window_distance =
+        window_.empty() ? 0 : static_cast<int32_t>(tile_.block) - static_cast<int32_t>(window_[0]);
+    add_blocks(window_, window_distance, /*as_in_text=*/true);
+    return n_;
+  }
+
+ private:
+  // Two stages: the bound keeps a share of the candidates, the key sketch ranks those.
+  void pick_blocks() {
+    auto& chosen = scratch_.chosen;
+    if (read_all_ || candidates_.size() <= options_.top_k) {
+      chosen.assign(candidates_.begin(), candidates_.end());
+      return;
+    }
+    chosen.clear();
+    if (options_.top_k > 0) {
+      std::span<const uint32_t> blocks = candidates_;
+      std::span<const int32_t> distances = scoring_distances();
+      const uint64_t share = blocks.size() * uint64_t{options_.candidates_percent} / 100;
+      const uint64_t keep = std::max<uint64_t>(share, 2 * uint64_t{options_.top_k});
+      if (keep < blocks.size()) {
+        const auto kept = best(MRI_SCORE_RADIUS, blocks, distances, keep);
+        scratch_.kept.resize(kept.size());
+        scratch_.kept_distances.resize(kept.size());
+        for (size_t i = 0; i < kept.size(); ++i) {
+          scratch_.kept[i] = blocks[kept[i]];
+          scratch_.kept_distances[i] = distances[kept[i]];
+        }
+        blocks = scratch_.kept;
+        distances = scratch_.kept_distances;
+      }
+      for (const uint32_t i : best(MRI_SCORE_SKETCH, blocks, distances, options_.top_k)) {
+        chosen.push_back(blocks[i]);
+      }
+    }
+    add_hints();
+  }
+
+  void add_hints() {
+    auto& chosen = scratch_.chosen;
+    const size_t n_scored = chosen.size();
+    const uint32_t n_hints =
+        seq_.hints != nullptr ? std::min(seq_.n_hints, hints_max(options_)) : 0;
+    for (uint32_t i = 0; i < n_hints; ++i) {
+      if (std::binary_search(candidates_.begin(), candidates_.end(), seq_.hints[i])) {
+        chosen.push_back(seq_.hints[i]);
+      }
+    }
+    if (chosen.size() == n_scored) return;
+    std::sort(chosen.begin(), chosen.end());
+    chosen.erase(std::unique(chosen.begin(), chosen.end()), chosen.end());
+  }
+
+  // Where the candidates lie while they are compared. Compact: all at the middle of the place that
+  // the chosen ones will take.
+  std::span<const int32_t> scoring_distances() {
+    auto& distances = scratch_.distances;
+    const auto middle = static_cast<int32_t>(options_.window_blocks + options_.top_k / 2);
+    distances.resize(candidates_.size());
+    for (size_t i = 0; i < candidates_.size(); ++i) {
+      distances[i] = true_positions_ ? true_distance(candidates_[i]) : middle;
+    }
+    return distances;
+  }
+
+  std::span<const uint32_t> best(uint32_t how, std::span<const uint32_t> blocks,
+                                 std::span<const int32_t> distances, uint64_t k) {
+    scratch_.scores.resize(blocks.size());
+    scratch_.picks.resize(std::min<uint64_t>(k, blocks.size()));
+    const mri_status status =
+        kernels_.score_blocks(kernels_.self, &req_, &item_, how, blocks.data(), distances.data(),
+                              blocks.size(), options_.query_step, scratch_.scores.data());
+    if (status != MRI_OK)
+      throw mri::Error(status, "hybrid: the kernel table refused to score blocks");
+    const uint64_t n = kernels_.top_k(kernels_.self, scratch_.scores.data(), blocks.size(), k,
+                                      scratch_.picks.data());
+    return std::span<const uint32_t>(scratch_.picks).first(n);
+  }
+
+  int32_t true_distance(uint32_t block) const {
+    return static_cast<int32_t>(tile_.block) - static_cast<int32_t>(block);
+  }
+
+  void add_blocks(std::span<const uint32_t> blocks, int32_t compact, bool as_in_text = false) {
+    for (const uint32_t block : blocks) {
+      add(MRI_ATTN_BLOCKS, block, true_positions_ || as_in_text ? true_distance(block) : compact,
+          0.f);
+      --compact;
+    }
+  }
+
+  // Pairs of a segment stand for its blocks that are not read, so their weight is the share of
+  // those.
+  void add_summaries(int32_t compact) {
+    if (options_.summary_weight <= 0 || seq_.summaries == nullptr) return;
+    for (uint32_t i = 0; i < seq_.n_summaries; ++i) {
+      const mri_kv_summary& s = seq_.summaries[i];
+      const uint64_t end = uint64_t{s.position} + s.n_tokens;
+      if (s.n_pages == 0 || s.n_tokens == 0 || end > uint64_t{window_first_} * kBlock) continue;
+      const uint32_t first = s.position / kBlock;
+      const uint32_t n_blocks = (s.n_tokens + kBlock - 1) / kBlock;
+      const uint32_t n_read =
+          count(sinks_, first, n_blocks) + count(scratch_.chosen, first, n_blocks);
+      if (n_read >= n_blocks) continue;
+      const float share = static_cast<float>(n_blocks - n_read) / static_cast<float>(n_blocks);
+      const int32_t nearest =
+          static_cast<int32_t>(n_blocks);  // its last offsets stay before the query
+      add(MRI_ATTN_SUMMARY, i, true_positions_ ? true_distance(first) : std::max(compact, nearest),
+          std::log(options_.summary_weight * share));
+    }
+  }
+
+  static uint32_t count(std::span<const uint32_t> blocks, uint32_t first, uint32_t n) {
+    const auto begin = std::lower_bound(blocks.begin(), blocks.end(), first);
+    return static_cast<uint32_t>(std::lower_bound(begin, blocks.end(), first + n) - begin);
+  }
+
+  // Appends to the last run when it goes on.
+  void add(uint32_t what, uint32_t index, int32_t distance, float log_weight) {
+    if (n_ > 0) {
+      mri_attn_entry& run = out_[n_ - 1];
+      const int32_t step = what == MRI_ATTN_BLOCKS ? 1 : static_cast<int32_t>(kSegmentBlocks);
+      if (run.what == what && run.index + run.count == index && run.log_weight == log_weight &&
+          run.distance - step * static_cast<int32_t>(run.count) == distance) {
+        ++run.count;
+        return;
+      }
+    }
+    out_[n_++] = {what, index, 1, distance, log_weight};
+  }
+
+  static uint32_t hints_max(const Options& options) { return std::max(options.top_k, 1u); }
+
+  const Options& options_;
+  const mri_kernels_v1& kernels_;
+  const mri_attn_req& req_;
+  const mri_attn_item& item_;
+  const mri_attn_seq& seq_;
+  const Tile& tile_;
+  Scratch& scratch_;
+  bool true_positions_, read_all_;
+  uint32_t window_first_;
+  std::span<const uint32_t> sinks_, candidates_, window_;
+  mri_attn_entry* out_ = nullptr;
+  uint64_t n_ = 0;
+};
+
+}  // namespace
+
+void Live::assign(const mri_attn_seq& seq, const Options& options) {
+  blocks.clear();
+  n_sinks = runs = 0;
+  for (uint32_t i = 0; i < seq.n_blocks; ++i) {
+    const mri_kv_block& block = seq.blocks[i];
+    if ((block.flags & MRI_BLOCK_EVICTED) != 0 || block.live_mask == 0) continue;
+    if (blocks.empty() || blocks.back() + 1 != i) ++runs;
+    const bool sink = i < options.sink_blocks || (block.flags & MRI_BLOCK_SINK) != 0;
+    if (sink && n_sinks == blocks.size()) ++n_sinks;
+    blocks.push_back(i);
+  }
+}
+
+uint64_t entries_max(const mri_attn_seq& seq, const Live& live, const Options& options) {
+  // Sinks and window add at most all runs each; chosen blocks and hints may all lie alone.
+  const uint64_t chosen = 2 * uint64_t{options.top_k} + 1;
+  return std::min<uint64_t>(live.blocks.size(), 2 * uint64_t{live.runs} + chosen + 2) +
+         seq.n_summaries;
+}
+
+uint64_t choose(const Options& options, const mri_kernels_v1& kernels, const mri_attn_req& req,
+                uint32_t s, uint32_t kv_head, const Tile& tile, const Live& live, Scratch& scratch,
+                mri_attn_entry* out) {
+  const mri_attn_item item{s, kv_head, tile.first, tile.n, 0, 0, 0, 0};
+  return Chooser(options, kernels, req, item, tile, live, scratch).entries(out);
+}
+
+}  // namespace hybrid

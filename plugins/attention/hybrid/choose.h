@@ -1,0 +1,55 @@
+// What one tile of queries reads for one KV head: sinks, chosen blocks, window, summaries of the
+// rest.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "mri/ext/kernels.h"
+
+namespace hybrid {
+
+inline constexpr uint32_t kBlock = MRI_BLOCK_TOKENS;
+
+enum class Positions { kAuto, kTrue, kCompact };
+
+struct Options {
+  uint32_t window_blocks, top_k, sink_blocks, dense_below_tokens, candidates_percent, query_step;
+  float summary_weight;
+  bool dense_last_tile;
+  Positions positions;
+};
+
+// Queries [first, first + n) of a sequence; they start in block `block` and end in block `last`.
+struct Tile {
+  uint32_t first, n, block, last;
+};
+
+// The blocks of a sequence that can be read, in text order; the first n_sinks of them are sinks.
+// `runs` counts the gaps between them, plus one.
+struct Live {
+  std::vector<uint32_t> blocks;
+  uint32_t n_sinks = 0, runs = 0;
+
+  void assign(const mri_attn_seq& seq, const Options& options);
+};
+
+// Reusable memory of one thread.
+struct Scratch {
+  std::vector<uint32_t> chosen, kept, picks;
+  std::vector<int32_t> distances, kept_distances;
+  std::vector<float> scores;
+};
+
+// The most entries that choose() writes for any tile of the sequence.
+uint64_t entries_max(const mri_attn_seq& seq, const Live& live, const Options& options);
+
+// Writes the entries of (sequence s, tile, KV head), farthest first, and returns how many. Throws
+// mri::Error when a kernel refuses. Positions: true ones while the tile lies inside the trained
+// length; beyond it compact ones, as if the text were the sinks, the chosen blocks and the window,
+// without gaps.
+uint64_t choose(const Options& options, const mri_kernels_v1& kernels, const mri_attn_req& req,
+                uint32_t s, uint32_t kv_head, const Tile& tile, const Live& live, Scratch& scratch,
+                mri_attn_entry* out);
+
+}  // namespace hybrid
