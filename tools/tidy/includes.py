@@ -9,7 +9,7 @@ C_STANDARD = set(
     'assert complex ctype errno fenv float inttypes iso646 limits locale math setjmp signal stdalign '
     'stdarg stdatomic stdbool stddef stdint stdio stdlib stdnoreturn string tgmath threads time uchar '
     'wchar wctype'.split())
-POSIX = set('aio dirent dlfcn fcntl fnmatch ftw glob poll pthread sched semaphore spawn strings syslog '
+POSIX = set('aio dirent dlfcn elf fcntl fnmatch ftw glob poll pthread sched semaphore spawn strings syslog '
             'termios ucontext unistd cpuid'.split())
 INTRINSICS = {'immintrin.h', 'x86intrin.h', 'arm_neon.h'}
 

@@ -164,7 +164,7 @@ def check_format(root, files):
 
 
 def list_files(root):
-    """Files that git tracks or would track; every file where git does not answer."""
+    """Files that git tracks or would track; where git does not answer, all outside build/ and .git/."""
     run = subprocess.run(['git', 'ls-files', '-co', '--exclude-standard', '-z'], cwd=root, capture_output=True,
                          text=True)
     if run.returncode == 0:
@@ -172,6 +172,7 @@ def list_files(root):
     else:
         found = [os.path.relpath(os.path.join(folder, name), root)
                  for folder, _, names in os.walk(root) for name in names]
+        found = [f for f in found if not f.startswith(('build/', '.git/'))]
     return sorted({f for f in found if f and os.path.isfile(os.path.join(root, f))})
 
 
