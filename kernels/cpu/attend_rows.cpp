@@ -1,0 +1,467 @@
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "kernels/attend.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/cpu/attend_rows.cpp"
+#include <hwy/foreach_target.h>
+// After foreach_target.
+#include <hwy/highway.h>
+
+#include "kernels/cpu/page-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace varve::kernels::HWY_NAMESPACE {
+
+constexpr size_t kBatchPages = 8;  // pages between two updates of the running maxima
+constexpr size_t kBatchTokens = kBatchPages * kBlockTokens;
+constexpr size_t kMaxRowBlock = 4;  // rows that share one load of keys or values
+constexpr size_t kMaxGroups = 32;   // groups of 32 channels that share a value step
+
+using VF = hn::Vec<FullF>;
+constexpr FullF df;
+constexpr size_t kLanes = hn::MaxLanes(df);
+constexpr size_t kPassTokens = std::min(2 * kLanes, kBlockTokens);  // keys per sweep of channels
+
+// Running softmax state of all rows. acc is not yet divided by sum.
+struct State {
+  size_t rows, head_dim;
+  float* q;          // [rows][head_dim], turned by the offset, scaled
+  float* q_page;     // [rows][head_dim], turned by the page's distance
+  float* logits;     // [rows][kBatchTokens], then probabilities
+  float* acc;        // [rows][head_dim]
+  float* max;        // [rows]
+  float* sum;        // [rows]
+  float* row_const;  // [rows], added to all logits of a page
+};
+
+// Keys t0.. of two neighbouring channels as vectors of tokens.
+struct KeyPair {
+  VF even0, even1, odd0, odd1;
+};
+
+struct F32Keys {
+  const float* k;
+  HWY_INLINE KeyPair load(size_t c, size_t t0) const {
+    const float* at = k + c * kBlockTokens + t0;
+    return {hn::LoadU(df, at), hn::LoadU(df, at + kLanes), hn::LoadU(df, at + kBlockTokens),
+            hn::LoadU(df, at + kBlockTokens + kLanes)};
+  }
+};
+
+HWY_INLINE VF low_bf16(hn::Vec<hn::RebindToUnsigned<FullF>> pair) {
+  return hn::BitCast(df, hn::ShiftLeft<16>(pair));
+}
+
+HWY_INLINE VF high_bf16(hn::Vec<hn::RebindToUnsigned<FullF>> pair) {
+  const hn::RebindToUnsigned<FullF> du;
+  return hn::BitCast(df, hn::And(pair, hn::Set(du, 0xffff0000u)));
+}
+
+struct Bf16Keys {
+  const uint32_t* k;
+  HWY_INLINE KeyPair load(size_t c, size_t t0) const {
+    const hn::RebindToUnsigned<FullF> du;
+    const uint32_t* at = k + c / 2 * kBlockTokens + t0;
+    const auto a = hn::LoadU(du, at), b = hn::LoadU(du, at + kLanes);
+    return {low_bf16(a), low_bf16(b), high_bf16(a), high_bf16(b)};
+  }
+};
+
+// The codes themselves: step and min are folded into the query.
+struct Int8Keys {
+  const uint64_t* top;
+  const uint64_t* mid;
+  const uint8_t* low;
+
+#if HWY_CAP_GE256
+  using Bytes = hn::FixedTag<uint8_t, kPassTokens>;
+  using Words = hn::Repartition<uint64_t, Bytes>;
+
+  HWY_INLINE hn::Vec<Bytes> codes(size_t c, size_t t0) const {
+    const Bytes db;
+    const Words dw;
+    const hn::Vec<Words> first = hn::Set(dw, 2 * t0 / 8);
+    const auto shift = hn::Add(first, hn::Add(hn::Iota(dw, 0), hn::Iota(dw, 0)));
+    const auto three = hn::Set(db, 3);
+    const auto tops = hn::And(hn::BitCast(db, hn::Shr(hn::Set(dw, top[c]), shift)), three);
+    const auto mids = hn::And(hn::BitCast(db, hn::Shr(hn::Set(dw, mid[c]), shift)), three);
+    const auto high = hn::Or(hn::ShiftLeft<2>(hn::BitCast(dw, tops)), hn::BitCast(dw, mids));
+    return hn::Or(hn::BitCast(db, hn::ShiftLeft<4>(high)), low_codes(c, t0));
+  }
+
+  HWY_INLINE hn::Vec<Bytes> low_codes(size_t c, size_t t0) const {
+    const Bytes db;
+    const Words dw;
+    hn::Vec<Words> nibbles;
+    if constexpr (kPassTokens == 32) {  // bytes 0..15 twice; the second time their high nibbles
+      nibbles = hn::BitCast(dw, hn::LoadDup128(db, low + 16 * c));
+      nibbles = hn::Shr(nibbles, hn::And(hn::ShiftLeft<1>(hn::Iota(dw, 0)), hn::Set(dw, 4)));
+    } else {
+      nibbles = hn::BitCast(dw, hn::LoadU(db, low + 16 * c + t0 % 16));
+      nibbles = t0 < 16 ? nibbles : hn::ShiftRight<4>(nibbles);
+    }
+    return hn::And(hn::BitCast(db, nibbles), hn::Set(db, 15));
+  }
+
+  HWY_INLINE void floats(size_t c, size_t t0, VF& first, VF& second) const {
+    const hn::Half<Bytes> dh;
+    const hn::RebindToSigned<FullF> di;
+    const auto all = codes(c, t0);
+    first = hn::ConvertTo(df, hn::PromoteTo(di, hn::LowerHalf(dh, all)));
+    second = hn::ConvertTo(df, hn::PromoteTo(di, hn::UpperHalf(dh, all)));
+  }
+#else  // the baseline has no vectors of codes
+  HWY_INLINE void floats(size_t c, size_t t0, VF& first, VF& second) const {
+    float values[2 * kLanes];
+    for (size_t i = 0; i < 2 * kLanes; ++i) {
+      const size_t t = t0 + i, shift = 8 * (t % 8) + 2 * (t / 8);
+      const uint64_t high = (top[c] >> shift & 3) << 6 | (mid[c] >> shift & 3) << 4;
+      values[i] = static_cast<float>(high | (low[16 * c + t % 16] >> (t < 16 ? 0 : 4) & 15));
+    }
+    first = hn::LoadU(df, values);
+    second = hn::LoadU(df, values + kLanes);
+  }
+#endif
+
+  HWY_INLINE KeyPair load(size_t c, size_t t0) const {
+    KeyPair pair;
+    floats(c, t0, pair.even0, pair.even1);
+    floats(c + 1, t0, pair.odd0, pair.odd1);
+    return pair;
+  }
+};
+
+// logits[r * kBatchTokens + t] = q_r . key t + row_const[r] for kRows rows and all tokens.
+template <size_t kRows, class Keys>
+HWY_INLINE void key_products(const Keys& keys, const float* q, size_t head_dim,
+                             const float* row_const, float* logits) {
+  for (size_t t0 = 0; t0 < kBlockTokens; t0 += kPassTokens) {
+    VF sum0[kRows], sum1[kRows];
+    for (size_t r = 0; r < kRows; ++r) sum0[r] = sum1[r] = hn::Set(df, row_const[r]);
+    for (size_t c = 0; c < head_dim; c += 2) {
+      const KeyPair k = keys.load(c, t0);
+      for (size_t r = 0; r < kRows; ++r) {
+        const VF even = hn::Set(df, q[r * head_dim + c]);
+        const VF odd = hn::Set(df, q[r * head_dim + c + 1]);
+        sum0[r] = hn::MulAdd(odd, k.odd0, hn::MulAdd(even, k.even0, sum0[r]));
+        sum1[r] = hn::MulAdd(odd, k.odd1, hn::MulAdd(even, k.even1, sum1[r]));
+      }
+    }
+    for (size_t r = 0; r < kRows; ++r) {
+      hn::StoreU(sum0[r], df, logits + r * kBatchTokens + t0);
+      hn::StoreU(sum1[r], df, logits + r * kBatchTokens + t0 + kLanes);
+    }
+  }
+}
+
+// Calls fn.template operator()<n>(row) for all rows in blocks of n <= kMaxRowBlock.
+template <class Fn>
+HWY_INLINE void for_row_blocks(size_t rows, Fn fn) {
+  size_t r = 0;
+  for (; r + kMaxRowBlock <= rows; r += kMaxRowBlock) fn.template operator()<kMaxRowBlock>(r);
+  if (rows - r == 3) fn.template operator()<3>(r);
+  if (rows - r == 2) fn.template operator()<2>(r);
+  if (rows - r == 1) fn.template operator()<1>(r);
+}
+
+template <class Keys>
+void page_products(const Keys& keys, const State& s, float* logits) {
+  for_row_blocks(s.rows, [&]<size_t kRows>(size_t r) {
+    key_products<kRows>(keys, s.q_page + r * s.head_dim, s.head_dim, s.row_const + r,
+                        logits + r * kBatchTokens);
+  });
+}
+
+// Folds the steps of the codes into q_page and their minima into row_const.
+template <class D>
+HWY_INLINE void fold_index(D d, const uint8_t* index, const State& s) {
+  for (size_t r = 0; r < s.rows; ++r) {
+    float* q = s.q_page + r * s.head_dim;
+    auto constant = hn::Zero(d);
+    for (size_t c = 0; c < s.head_dim; c += hn::Lanes(d)) {
+      const auto x = hn::LoadU(d, q + c);
+      constant = hn::MulAdd(x, load_f16(d, index, c), constant);
+      hn::StoreU(hn::Mul(x, load_f16(d, index, s.head_dim + c)), d, q + c);
+    }
+    s.row_const[r] += hn::GetLane(hn::SumOfLanes(d, constant));
+  }
+}
+
+// The keys of a page that a query `limit` tokens after the page's first one sees.
+HWY_INLINE uint32_t causal_mask(const KvPage& page, int64_t limit) {
+  if (page.bias != nullptr || limit >= 31) return page.live_mask;
+  return limit < 0 ? 0u : page.live_mask & ((uint32_t{2} << limit) - 1);
+}
+
+HWY_INLINE void add_bias(const float* bias, float* logits) {
+  for (size_t t = 0; t < kBlockTokens; t += kLanes) {
+    hn::StoreU(hn::Add(hn::LoadU(df, logits + t), hn::LoadU(df, bias + t)), df, logits + t);
+  }
+}
+
+HWY_INLINE void mask_logits(uint32_t mask, float* logits) {
+  for (uint32_t dead = ~mask; dead != 0; dead &= dead - 1) {
+    logits[hwy::Num0BitsBelowLS1Bit_Nonzero32(dead)] = -INFINITY;
+  }
+}
+
+template <class D>
+void page_logits(D d, const QueryTile& tile, const KvPage& page, const State& s, float* logits) {
+  for (size_t r = 0; r < s.rows; ++r) {
+    rotate_coarse(*tile.rope, s.q + r * s.head_dim, page.distance, s.q_page + r * s.head_dim);
+    s.row_const[r] = page.log_weight;
+  }
+  switch (page.format) {
+    case KvFormat::kF32:
+      page_products(F32Keys{reinterpret_cast<const float*>(page.body)}, s, logits);
+      break;
+    case KvFormat::kBf16:
+      page_products(Bf16Keys{reinterpret_cast<const uint32_t*>(page.body)}, s, logits);
+      break;
+    case KvFormat::kInt8: {
+      fold_index(d, page.index, s);
+      const uint8_t* top = page.index + 6 * s.head_dim;
+      page_products(
+          Int8Keys{reinterpret_cast<const uint64_t*>(top),
+                   reinterpret_cast<const uint64_t*>(page.body), page.body + 8 * s.head_dim},
+          s, logits);
+      break;
+    }
+  }
+  for (size_t r = 0; r < s.rows; ++r) {
+    const int64_t limit = int64_t{tile.offset} + static_cast<int64_t>(r / tile.group) +
+                          int64_t{page.distance} * int64_t{kBlockTokens};
+    if (page.bias != nullptr) add_bias(page.bias, logits + r * kBatchTokens);
+    mask_logits(causal_mask(page, limit), logits + r * kBatchTokens);
+  }
+}
+
+// Turns the logits of a batch into probabilities relative to the new maximum.
+void update_softmax(const State& s, size_t n_tokens) {
+  for (size_t r = 0; r < s.rows; ++r) {
+    float* p = s.logits + r * kBatchTokens;
+    VF largest = hn::Set(df, s.max[r]);
+    for (size_t t = 0; t < n_tokens; t += kLanes) {
+      largest = hn::Max(largest, hn::LoadU(df, p + t));
+    }
+    const float max = hn::GetLane(hn::MaxOfLanes(df, largest));
+    const VF base = hn::Set(df, max > -INFINITY ? max : 0.0f);
+    VF sum = hn::Zero(df);
+    for (size_t t = 0; t < n_tokens; t += kLanes) {
+      const VF e = exp_negative(df, hn::Sub(hn::LoadU(df, p + t), base));
+      hn::StoreU(e, df, p + t);
+      sum = hn::Add(sum, e);
+    }
+    const float old = s.max[r] > -INFINITY ? std::exp(s.max[r] - max) : 0.0f;
+    s.sum[r] = s.sum[r] * old + hn::GetLane(hn::SumOfLanes(df, sum));
+    s.max[r] = max;
+    if (old == 1.0f) continue;
+    float* acc = s.acc + r * s.head_dim;
+    for (size_t c = 0; c < s.head_dim; ++c) acc[c] *= old;
+  }
+}
+
+// Values of the tokens t, t + 1 for channels c.. of one page.
+template <class D>
+struct F32Values {
+  const float* v;
+  size_t head_dim;
+  static constexpr bool kScaled = false;
+  HWY_INLINE void load(D d, size_t t, size_t c, hn::Vec<D>& first, hn::Vec<D>& second) const {
+    first = hn::LoadU(d, v + t * head_dim + c);
+    second = hn::LoadU(d, v + (t + 1) * head_dim + c);
+  }
+};
+
+template <class D>
+struct Bf16Values {
+  const uint32_t* v;
+  size_t head_dim;
+  static constexpr bool kScaled = false;
+  HWY_INLINE void load(D d, size_t t, size_t c, hn::Vec<D>& first, hn::Vec<D>& second) const {
+    const hn::RebindToUnsigned<D> du;
+    const auto pair = hn::LoadU(du, v + t / 2 * head_dim + c);
+    first = hn::BitCast(d, hn::ShiftLeft<16>(pair));
+    second = hn::BitCast(d, hn::And(pair, hn::Set(du, 0xffff0000u)));
+  }
+};
+
+// The codes themselves: the steps are folded into the probabilities.
+template <class D>
+struct Int8Values {
+  const int8_t* v;
+  size_t head_dim;
+  static constexpr bool kScaled = true;
+  HWY_INLINE void load(D d, size_t t, size_t c, hn::Vec<D>& first, hn::Vec<D>& second) const {
+    const hn::Rebind<int8_t, D> d8;
+    const hn::RebindToSigned<D> di;
+    first = hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(d8, v + t * head_dim + c)));
+    second = hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(d8, v + (t + 1) * head_dim + c)));
+  }
+};
+
+// acc [kRows][head_dim] += p [kRows][kBlockTokens] * values, for kVectors vectors of channels
+// from c.
+template <size_t kRows, size_t kVectors, class D, class Values>
+HWY_INLINE void value_products(D d, const Values& values, const float* p, size_t p_stride, size_t c,
+                               size_t head_dim, float* acc) {
+  const size_t n = hn::Lanes(d);
+  hn::Vec<D> sum[kRows][kVectors];
+  for (size_t r = 0; r < kRows; ++r) {
+    for (size_t i = 0; i < kVectors; ++i) {
+      sum[r][i] = hn::LoadU(d, acc + r * head_dim + c + i * n);
+    }
+  }
+  for (size_t t = 0; t < kBlockTokens; t += 2) {
+    hn::Vec<D> first[kVectors], second[kVectors];
+    for (size_t i = 0; i < kVectors; ++i) values.load(d, t, c + i * n, first[i], second[i]);
+    for (size_t r = 0; r < kRows; ++r) {
+      const auto p0 = hn::Set(d, p[r * p_stride + t]), p1 = hn::Set(d, p[r * p_stride + t + 1]);
+      for (size_t i = 0; i < kVectors; ++i) {
+        sum[r][i] = hn::MulAdd(p1, second[i], hn::MulAdd(p0, first[i], sum[r][i]));
+      }
+    }
+  }
+  for (size_t r = 0; r < kRows; ++r) {
+    for (size_t i = 0; i < kVectors; ++i) {
+      hn::StoreU(sum[r][i], d, acc + r * head_dim + c + i * n);
+    }
+  }
+}
+
+// Channels c..end, all rows.
+template <class D, class Values>
+HWY_INLINE void value_range(D d, const Values& values, const State& s, const float* p,
+                            size_t p_stride, size_t c, size_t end) {
+  constexpr size_t kWide = kLanes < 16 || Values::kScaled ? 2 : 4;
+  for (; c + kWide * hn::Lanes(d) <= end; c += kWide * hn::Lanes(d)) {
+    for_row_blocks(s.rows, [&]<size_t kRows>(size_t r) {
+      value_products<kRows, kWide>(d, values, p + r * p_stride, p_stride, c, s.head_dim,
+                                   s.acc + r * s.head_dim);
+    });
+  }
+  for (; c < end; c += hn::Lanes(d)) {
+    for_row_blocks(s.rows, [&]<size_t kRows>(size_t r) {
+      value_products<kRows, 1>(d, values, p + r * p_stride, p_stride, c, s.head_dim,
+                               s.acc + r * s.head_dim);
+    });
+  }
+}
+
+// Steps are shared by 32 channels: one pass for each such group, with p * step as probabilities.
+template <class D>
+void int8_values(D d, const uint8_t* body, const State& s, const float* p) {
+  const auto* codes = reinterpret_cast<const int8_t*>(body + 24 * s.head_dim);
+  const uint8_t* steps = body + (24 + kBlockTokens) * s.head_dim;
+  const size_t n_groups = (s.head_dim + 31) / 32;
+  HWY_ALIGN float all_steps[kBlockTokens * kMaxGroups];
+  HWY_ALIGN float step[kBlockTokens];
+  for (size_t i = 0; i < kBlockTokens * n_groups; i += kLanes) {
+    hn::Store(load_f16(df, steps, i), df, all_steps + i);
+  }
+  for (size_t g = 0; g < n_groups; ++g) {
+    for (size_t t = 0; t < kBlockTokens; ++t) step[t] = all_steps[t * n_groups + g];
+    for (size_t r = 0; r < s.rows; ++r) {
+      for (size_t t = 0; t < kBlockTokens; t += kLanes) {
+        hn::StoreU(hn::Mul(hn::LoadU(df, p + r * kBatchTokens + t), hn::Load(df, step + t)), df,
+                   s.q_page + r * kBlockTokens + t);
+      }
+    }
+    value_range(d, Int8Values<D>{codes, s.head_dim}, s, s.q_page, kBlockTokens, 32 * g,
+                std::min(32 * g + 32, s.head_dim));
+  }
+}
+
+template <class D>
+void page_values(D d, const KvPage& page, const State& s, const float* p) {
+  const size_t half = kBlockTokens * s.head_dim;
+  switch (page.format) {
+    case KvFormat::kF32: {
+      const auto* v = reinterpret_cast<const float*>(page.body) + half;
+      return value_range(d, F32Values<D>{v, s.head_dim}, s, p, kBatchTokens, 0, s.head_dim);
+    }
+    case KvFormat::kBf16: {
+      const auto* v = reinterpret_cast<const uint32_t*>(page.body) + half / 2;
+      return value_range(d, Bf16Values<D>{v, s.head_dim}, s, p, kBatchTokens, 0, s.head_dim);
+    }
+    case KvFormat::kInt8:
+      return int8_values(d, page.body, s, p);
+  }
+}
+
+// The scratch of a thread, cut into the arrays of a State.
+State make_state(size_t rows, size_t head_dim) {
+  thread_local std::vector<float> scratch;
+  const size_t page_row = std::max(head_dim, kBlockTokens);  // q_page also holds p * step
+  scratch.resize(rows * (2 * head_dim + page_row + kBatchTokens + 3));
+  State s{rows, head_dim, scratch.data(), nullptr, nullptr, nullptr, nullptr, nullptr, nullptr};
+  s.q_page = s.q + rows * head_dim;
+  s.logits = s.q_page + rows * page_row;
+  s.acc = s.logits + rows * kBatchTokens;
+  s.max = s.acc + rows * head_dim;
+  s.sum = s.max + rows;
+  s.row_const = s.sum + rows;
+  std::fill_n(s.acc, rows * head_dim, 0.0f);
+  std::fill_n(s.max, rows, -INFINITY);
+  std::fill_n(s.sum, rows, 0.0f);
+  return s;
+}
+
+HWY_INLINE bool any_visible(const QueryTile& tile, const KvPage& page) {
+  const int64_t last = int64_t{tile.offset} + tile.n_queries - 1;
+  return causal_mask(page, last + int64_t{page.distance} * int64_t{kBlockTokens}) != 0;
+}
+
+template <class D>
+void attend_pages(D d, const QueryTile& tile, const KvPage* pages, size_t n_pages, const State& s) {
+  const KvPage* batch[kBatchPages];
+  size_t n_batch = 0;
+  const auto finish_batch = [&] {
+    update_softmax(s, n_batch * kBlockTokens);
+    for (size_t b = 0; b < n_batch; ++b) {
+      page_values(d, *batch[b], s, s.logits + b * kBlockTokens);
+    }
+    n_batch = 0;
+  };
+  for (size_t p = 0; p < n_pages; ++p) {
+    if (!any_visible(tile, pages[p])) continue;
+    page_logits(d, tile, pages[p], s, s.logits + n_batch * kBlockTokens);
+    batch[n_batch++] = &pages[p];
+    if (n_batch == kBatchPages) finish_batch();
+  }
+  if (n_batch != 0) finish_batch();
+}
+
+void attend_rows(const QueryTile& tile, const KvPage* pages, size_t n_pages, float* o,
+                 size_t o_stride, float* lse, size_t lse_stride) {
+  const size_t head_dim = tile.rope->head_dim;
+  const State s = make_state(size_t{tile.n_queries} * tile.group, head_dim);
+  load_queries(tile, 1, s.q);
+  with_channel_tag(head_dim, [&](auto d) { attend_pages(d, tile, pages, n_pages, s); });
+  for (size_t r = 0; r < s.rows; ++r) {
+    const size_t i = r / tile.group, g = r % tile.group;
+    const float inverse = s.sum[r] > 0 ? 1.0f / s.sum[r] : 0.0f;
+    float* to = o + i * o_stride + g * head_dim;
+    for (size_t c = 0; c < head_dim; ++c) to[c] = s.acc[r * head_dim + c] * inverse;
+    lse[i * lse_stride + g] = s.sum[r] > 0 ? s.max[r] + std::log(s.sum[r]) : -INFINITY;
+  }
+}
+
+}  // namespace varve::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace varve::kernels::cpu {
+
+HWY_EXPORT(attend_rows);
+
+void attend_rows(const QueryTile& tile, const KvPage* pages, size_t n_pages, float* o,
+                 size_t o_stride, float* lse, size_t lse_stride) {
+  HWY_DYNAMIC_DISPATCH(attend_rows)(tile, pages, n_pages, o, o_stride, lse, lse_stride);
+}
+
+}  // namespace varve::kernels::cpu
+#endif
