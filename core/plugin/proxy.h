@@ -1,0 +1,73 @@
+// Tables that stand in for a plugin's own: same functions, but state, thread rule, sizes, answers
+// and exceptions are checked on the way. Everything outside core/plugin calls plugins through
+// these.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "absl/container/flat_hash_set.h"
+#include "core/base/mutex.h"
+#include "core/plugin/guard.h"
+#include "mri/ext/text.h"
+#include "mri/kind/attention.h"
+#include "mri/kind/batching.h"
+#include "mri/kind/kv_tier.h"
+#include "mri/kind/quantizer.h"
+#include "mri/kind/runtime.h"
+#include "mri/kind/summary.h"
+
+namespace varve {
+
+// Contexts with a [step:ctx] call under way.
+class ActiveContexts {
+ public:
+  // Adds all of `contexts` or none: then returns the one that is there already (or twice;
+  // UINT64_MAX for the number 0). 0 on success.
+  uint64_t enter(std::span<const uint64_t> contexts);
+  void leave(std::span<const uint64_t> contexts);
+
+ private:
+  Mutex mutex_;
+  absl::flat_hash_set<uint64_t> active_ ABSL_GUARDED_BY(mutex_);
+};
+
+// `self` of every proxy: one plugin.
+struct PluginPort {
+  PluginPort(std::string who, LogSink log) : guard(std::move(who), std::move(log)) {}
+
+  PluginGuard guard;
+  void* self = nullptr;               // the plugin's
+  const void* table = nullptr;        // the plugin's, of its kind's interface
+  const mri_text_v1* text = nullptr;  // the plugin's, of runtimes that have it
+  uint32_t negotiated = 0;
+  ActiveContexts contexts;  // of runtimes
+};
+
+extern const mri_quantizer_v1 kQuantizerProxy;
+extern const mri_attention_v1 kAttentionProxy;
+extern const mri_kv_tier_v1 kKvTierProxy;
+extern const mri_summary_v1 kSummaryProxy;
+extern const mri_batching_v1 kBatchingProxy;
+// evict_kv: confirm_* of an answer without them, or with an unknown value, reads
+// MRI_CONFIRM_UNKNOWN.
+extern const mri_runtime_v1 kRuntimeProxy;
+extern const mri_text_v1 kTextProxy;
+
+// The interface that a plugin of a kind must offer. Tables are {u32 size, u32 reserved, functions}.
+struct KindInterface {
+  std::string_view kind;
+  const char* id;
+  uint32_t table_bytes;
+  const void* proxy;
+};
+
+// nullptr for an unknown kind.
+const KindInterface* kind_interface(std::string_view kind);
+
+// Is `table` complete: `bytes` long at least, no null function from `first_function` on?
+bool is_complete(const void* table, uint32_t bytes, uint32_t first_function);
+
+}  // namespace varve

@@ -1,0 +1,53 @@
+// The common body of proxies. Only for proxy_*.cpp.
+#pragma once
+
+#include <cstddef>
+
+#include "core/plugin/proxy.h"
+#include "mri/sdk/sizes.hpp"
+
+namespace varve {
+
+inline PluginPort& port_of(void* self) { return *static_cast<PluginPort*>(self); }
+
+template <class Table>
+const Table& table_of(const PluginPort& port) {
+  return *static_cast<const Table*>(port.table);
+}
+
+// Is it there, and as long as in MRI 1.0?
+template <class T>
+bool is_usable(const T* request_or_response) {
+  return request_or_response != nullptr && request_or_response->hdr.struct_size >= mri::kSize10<T>;
+}
+
+inline mri_status bad_caller(mri_error* err) {
+  return fill_error(err, MRI_E_ARG, "null or short request or response");
+}
+
+// A call with an answer. `call(err)` calls the plugin; `check()` returns what is wrong with an
+// answer that came with MRI_OK, or nullptr.
+template <class Rsp, class Call, class Check>
+mri_status answered(PluginPort& port, uint32_t req_size, Rsp* rsp, mri_error* caller_err,
+                    Call&& call, Check&& check) {
+  ErrorSlot err(caller_err);
+  if (const mri_status status = port.guard.check_active(err.get()); status != MRI_OK) return status;
+  const PluginGuard::Sizes sizes = port.guard.before(rsp, req_size);
+  mri_status status = port.guard.contain(err.get(), [&] { return call(err.get()); });
+  status = port.guard.after(rsp, sizes, status, err.get());
+  if (status != MRI_OK) return status;
+  const char* wrong = check();
+  return wrong == nullptr ? MRI_OK : port.guard.broken(err.get(), wrong);
+}
+
+// A call without an answer to check.
+template <class Call>
+mri_status plain(PluginPort& port, mri_error* caller_err, Call&& call) {
+  ErrorSlot err(caller_err);
+  if (const mri_status status = port.guard.check_active(err.get()); status != MRI_OK) return status;
+  return port.guard.contain(err.get(), [&] { return call(err.get()); });
+}
+
+inline const char* nothing_wrong() { return nullptr; }
+
+}  // namespace varve

@@ -1,0 +1,248 @@
+// Proxies of a runtime: its four methods and its text functions; and what each kind must offer.
+#include <cstring>
+
+#include "absl/container/inlined_vector.h"
+#include "absl/strings/str_cat.h"
+#include "core/plugin/proxy_call.h"
+
+namespace varve {
+namespace {
+
+// Holds contexts for one call; the plugin is called without any lock.
+class StepLease {
+ public:
+  StepLease(PluginPort& port, uint64_t ctx) : StepLease(port, Contexts{ctx}) {}
+  StepLease(PluginPort& port, const mri_step_req& req) : StepLease(port, contexts_of(req)) {}
+  ~StepLease() {
+    if (taken_ == 0) port_.contexts.leave(contexts_);
+  }
+  StepLease(const StepLease&) = delete;
+  StepLease& operator=(const StepLease&) = delete;
+
+  // MRI_OK, or MRI_E_STATE with text.
+  mri_status check(mri_error* err) const {
+    if (taken_ == 0) return MRI_OK;
+    if (taken_ == UINT64_MAX) return fill_error(err, MRI_E_NOT_FOUND, "there is no context 0");
+    return fill_error(err, MRI_E_STATE,
+                      absl::StrCat("context ", taken_,
+                                   " has another step or summary call under way, or is named "
+                                   "twice: one at a time per context"));
+  }
+
+ private:
+  using Contexts = absl::InlinedVector<uint64_t, 16>;
+
+  StepLease(PluginPort& port, Contexts contexts)
+      : port_(port), contexts_(std::move(contexts)), taken_(port.contexts.enter(contexts_)) {}
+
+  static Contexts contexts_of(const mri_step_req& req) {
+    Contexts contexts;
+    for (uint64_t i = 0; i < req.n_seqs; ++i) contexts.push_back(req.seqs[i].ctx);
+    return contexts;
+  }
+
+  PluginPort& port_;
+  const Contexts contexts_;  // a copy: the plugin may write to the request's sequences
+  const uint64_t taken_;
+};
+
+mri_status init_context(void* self, const mri_init_req* req, mri_init_rsp* rsp, mri_error* err) {
+  PluginPort& port = port_of(self);
+  if (!is_usable(req) || !is_usable(rsp)) return bad_caller(err);
+  return answered(
+      port, req->hdr.struct_size, rsp, err,
+      [&](mri_error* e) {
+        return table_of<mri_runtime_v1>(port).init_context(port.self, req, rsp, e);
+      },
+      [&] { return rsp->ctx == 0 ? "a context with number 0" : nullptr; });
+}
+
+const char* wrong_in_step(const mri_step_req& req) {
+  const char* wrong = nullptr;
+  for (uint64_t i = 0; i < req.n_seqs; ++i) {
+    if (status_name(req.seqs[i].status) != nullptr) continue;
+    req.seqs[i].status = MRI_E_INTERNAL;
+    wrong = "a sequence with an unknown status";
+  }
+  return wrong;
+}
+
+mri_status forward_step(void* self, const mri_step_req* req, mri_step_rsp* rsp, mri_error* err) {
+  PluginPort& port = port_of(self);
+  if (!is_usable(req) || !is_usable(rsp)) return bad_caller(err);
+  if (req->n_seqs == 0 || req->seqs == nullptr) {
+    return fill_error(err, MRI_E_ARG, "a step without sequences");
+  }
+  const StepLease lease(port, *req);
+  if (const mri_status status = lease.check(err); status != MRI_OK) return status;
+  return answered(
+      port, req->hdr.struct_size, rsp, err,
+      [&](mri_error* e) {
+        return table_of<mri_runtime_v1>(port).forward_step(port.self, req, rsp, e);
+      },
+      [&] { return wrong_in_step(*req); });
+}
+
+mri_status get_kv_summary(void* self, uint64_t ctx, const mri_summary_req* req,
+                          mri_summary_rsp* rsp, mri_error* err) {
+  PluginPort& port = port_of(self);
+  if (!is_usable(req) || !is_usable(rsp)) return bad_caller(err);
+  const StepLease lease(port, ctx);
+  if (const mri_status status = lease.check(err); status != MRI_OK) return status;
+  return answered(
+      port, req->hdr.struct_size, rsp, err,
+      [&](mri_error* e) {
+        return table_of<mri_runtime_v1>(port).get_kv_summary(port.self, ctx, req, rsp, e);
+      },
+      [&] { return rsp->n_out > req->capacity ? "more rows than room" : nullptr; });
+}
+
+// Only what the plugin wrote counts: an absent confirmation is unknown, never success.
+void settle_confirmation(mri_evict_rsp* rsp, uint32_t struct_size) {
+  if (struct_size < sizeof(mri_evict_rsp)) return;
+  if (!mri::has(*rsp, &mri_evict_rsp::confirm_epoch)) {
+    rsp->confirm_state = MRI_CONFIRM_UNKNOWN;
+    rsp->n_refused = 0;
+    rsp->confirm_epoch = 0;
+  }
+  if (rsp->confirm_state > MRI_CONFIRM_REFUSED) rsp->confirm_state = MRI_CONFIRM_UNKNOWN;
+}
+
+mri_status evict_kv(void* self, uint64_t ctx, const mri_evict_req* req, mri_evict_rsp* rsp,
+                    mri_error* err) {
+  PluginPort& port = port_of(self);
+  if (!is_usable(req) || !is_usable(rsp)) return bad_caller(err);
+  const uint32_t caller_size = rsp->hdr.struct_size;
+  if (port.negotiated < MRI_1_1) rsp->hdr.struct_size = MRI_EVICT_RSP_SIZE_1_0;
+  const mri_status status = answered(
+      port, req->hdr.struct_size, rsp, err,
+      [&](mri_error* e) {
+        return table_of<mri_runtime_v1>(port).evict_kv(port.self, ctx, req, rsp, e);
+      },
+      nothing_wrong);
+  rsp->hdr.struct_size = caller_size;
+  settle_confirmation(rsp, caller_size);
+  return status;
+}
+
+void release_context(void* self, uint64_t ctx) {
+  PluginPort& port = port_of(self);
+  plain(port, nullptr, [&](mri_error*) {
+    table_of<mri_runtime_v1>(port).release_context(port.self, ctx);
+    return MRI_OK;
+  });
+}
+
+mri_status model_info(void* self, mri_model_info* out, mri_error* err) {
+  PluginPort& port = port_of(self);
+  if (!is_usable(out)) return bad_caller(err);
+  const mri_status status = answered(
+      port, UINT32_MAX, out, err,
+      [&](mri_error* e) { return port.text->model_info(port.self, out, e); }, nothing_wrong);
+  out->name[sizeof(out->name) - 1] = '\0';
+  out->architecture[sizeof(out->architecture) - 1] = '\0';
+  return status;
+}
+
+// The text functions write to `out` up to `capacity` and say the whole count in *n_out.
+template <class Call>
+mri_status counted(PluginPort& port, uint64_t capacity, uint64_t* n_out, mri_error* caller_err,
+                   Call&& call) {
+  ErrorSlot err(caller_err);
+  if (n_out == nullptr) return bad_caller(err.get());
+  *n_out = 0;
+  const mri_status status = plain(port, err.get(), call);
+  if (status != MRI_OK || *n_out <= capacity) return status;
+  *n_out = 0;
+  return port.guard.broken(err.get(), "success with more output than room");
+}
+
+mri_status tokenize(void* self, const char* text, uint64_t n_bytes, uint32_t add_special,
+                    uint32_t parse_special, int32_t* out, uint64_t capacity, uint64_t* n_out,
+                    mri_error* err) {
+  PluginPort& port = port_of(self);
+  return counted(port, capacity, n_out, err, [&](mri_error* e) {
+    return port.text->tokenize(port.self, text, n_bytes, add_special, parse_special, out, capacity,
+                               n_out, e);
+  });
+}
+
+mri_status detokenize(void* self, const int32_t* tokens, uint64_t n_tokens, uint32_t special,
+                      char* out, uint64_t capacity, uint64_t* n_out, mri_error* err) {
+  PluginPort& port = port_of(self);
+  return counted(port, capacity, n_out, err, [&](mri_error* e) {
+    return port.text->detokenize(port.self, tokens, n_tokens, special, out, capacity, n_out, e);
+  });
+}
+
+mri_status chat(void* self, const mri_chat_message* messages, uint64_t n_messages,
+                uint32_t add_generation_prompt, char* out, uint64_t capacity, uint64_t* n_out,
+                mri_error* err) {
+  PluginPort& port = port_of(self);
+  return counted(port, capacity, n_out, err, [&](mri_error* e) {
+    return port.text->chat(port.self, messages, n_messages, add_generation_prompt, out, capacity,
+                           n_out, e);
+  });
+}
+
+uint32_t is_end(void* self, int32_t token) {
+  PluginPort& port = port_of(self);
+  uint32_t end = 0;
+  plain(port, nullptr, [&](mri_error*) {
+    end = port.text->is_end(port.self, token);
+    return MRI_OK;
+  });
+  return end;
+}
+
+}  // namespace
+
+const mri_runtime_v1 kRuntimeProxy = {
+    sizeof(mri_runtime_v1), 0,        init_context,   forward_step,
+    get_kv_summary,         evict_kv, release_context};
+const mri_text_v1 kTextProxy = {sizeof(mri_text_v1), 0,    model_info, tokenize,
+                                detokenize,          chat, is_end};
+
+uint64_t ActiveContexts::enter(std::span<const uint64_t> contexts) {
+  const MutexLock lock(&mutex_);
+  for (size_t i = 0; i < contexts.size(); ++i) {
+    if (contexts[i] != 0 && active_.insert(contexts[i]).second) continue;
+    for (size_t done = 0; done < i; ++done) active_.erase(contexts[done]);
+    return contexts[i] == 0 ? UINT64_MAX : contexts[i];
+  }
+  return 0;
+}
+
+void ActiveContexts::leave(std::span<const uint64_t> contexts) {
+  const MutexLock lock(&mutex_);
+  for (const uint64_t context : contexts) active_.erase(context);
+}
+
+const KindInterface* kind_interface(std::string_view kind) {
+  static const KindInterface kKinds[] = {
+      {"runtime", MRI_RUNTIME, sizeof(mri_runtime_v1), &kRuntimeProxy},
+      {"kv_tier", MRI_KV_TIER, sizeof(mri_kv_tier_v1), &kKvTierProxy},
+      {"quantizer", MRI_QUANTIZER, sizeof(mri_quantizer_v1), &kQuantizerProxy},
+      {"attention", MRI_ATTENTION, sizeof(mri_attention_v1), &kAttentionProxy},
+      {"summary", MRI_SUMMARY, sizeof(mri_summary_v1), &kSummaryProxy},
+      {"batching", MRI_BATCHING, sizeof(mri_batching_v1), &kBatchingProxy}};
+  for (const KindInterface& entry : kKinds) {
+    if (entry.kind == kind) return &entry;
+  }
+  return nullptr;
+}
+
+bool is_complete(const void* table, uint32_t bytes, uint32_t first_function) {
+  if (table == nullptr) return false;
+  uint32_t size = 0;
+  std::memcpy(&size, table, sizeof(size));
+  if (size < bytes) return false;
+  for (uint32_t offset = first_function; offset < bytes; offset += sizeof(void*)) {
+    const void* function = nullptr;
+    std::memcpy(&function, static_cast<const char*>(table) + offset, sizeof(function));
+    if (function == nullptr) return false;
+  }
+  return true;
+}
+
+}  // namespace varve
