@@ -37,17 +37,18 @@ class Fcfs {
     // A prompt may not hold up those who wait for their next token.
     if (decoding > 0) tokens = std::min(tokens, std::max<uint64_t>(1, share(req.step_tokens_max)));
     const uint64_t token_bytes = bytes_per_token(req);
+    bool full = false;  // then those behind may not overtake who waits; running prompts go on
     for (const uint32_t i : order) {
       const mri_batch_request& r = req.requests[i];
       if (tokens == 0) break;
       if (r.running != 0 && r.prompt_tokens_left == 0) continue;
       if (r.running == 0) {
-        if (running >= req.sequences_max) break;  // those behind must not overtake
-        const uint64_t need =
-            std::min(r.prompt_tokens_left, UINT64_MAX / std::max<uint64_t>(1, token_bytes)) *
-            token_bytes;
-        if (need > bytes && running > 0) break;  // alone, a request may try: the runtime can demote
-        bytes -= std::min(bytes, need);
+        const uint64_t prompt = std::min(r.prompt_tokens_left, UINT64_MAX / token_bytes);
+        const bool fits = prompt * token_bytes <= bytes;
+        // Alone, a request may try whatever its size: the runtime can demote.
+        full = full || running >= req.sequences_max || (!fits && running > 0);
+        if (full) continue;
+        bytes -= std::min(bytes, prompt * token_bytes);
         ++running;
       }
       const uint64_t n =
@@ -79,7 +80,7 @@ class Fcfs {
     return r.priority + (ageing_us_ > 0 ? r.age_us / ageing_us_ : 0);
   }
 
-  // What a token of the running requests takes now.
+  // What a token of the running requests takes now, at least 1.
   static uint64_t bytes_per_token(const mri_batch_req& req) {
     uint64_t bytes = 0, tokens = 0;
     for (uint64_t i = 0; i < req.n_requests; ++i) {
@@ -88,7 +89,7 @@ class Fcfs {
       bytes += r.kv_bytes / r.context_tokens;
       ++tokens;
     }
-    return tokens > 0 ? bytes / tokens : 0;
+    return std::max<uint64_t>(1, tokens > 0 ? bytes / tokens : 0);
   }
 
   uint64_t prefill_share_, ageing_us_;
