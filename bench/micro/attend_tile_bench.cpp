@@ -87,6 +87,18 @@ int main(int argc, char** argv) {
         ->Arg(256)
         ->Arg(1024)
         ->Unit(benchmark::kMillisecond);
+    benchmark::RegisterBenchmark((std::string("bf16") + name).c_str(), attend,
+                                 cpu::tile::bf16_steps(), Compute::kBf16, format)
+        ->Arg(32)
+        ->Arg(256)
+        ->Arg(1024)
+        ->Unit(benchmark::kMillisecond);
+    benchmark::RegisterBenchmark((std::string("matmul") + name).c_str(), attend,
+                                 cpu::tile::matmul_steps(), Compute::kBf16, format)
+        ->Arg(32)
+        ->Arg(256)
+        ->Arg(1024)
+        ->Unit(benchmark::kMillisecond);
   }
   benchmark::RunSpecifiedBenchmarks();
 }

@@ -41,7 +41,7 @@ struct Scratch {
   Buffer<float> q, o, max, sum, bias, s, page;
   Buffer<uint16_t> q_packed, p;
   Buffer<int32_t> position;
-  Buffer<uint8_t> slots;
+  Buffer<uint8_t> k, v;
 };
 
 Work prepare(Scratch& scratch, const Steps& steps, const QueryTile& tile) {
@@ -60,11 +60,15 @@ Work prepare(Scratch& scratch, const Steps& steps, const QueryTile& tile) {
   w.s = scratch.s.at_least(steps.rows * steps.slots * kBlockTokens);
   w.p = scratch.p.at_least(steps.rows * steps.slots * kBlockTokens);
   w.page = scratch.page.at_least(2 * kBlockTokens * w.o_dim);
-  const size_t slot_bytes = kBlockTokens * w.o_dim * steps.slot_bytes_per_value;
-  uint8_t* slots = scratch.slots.at_least(2 * steps.slots * slot_bytes);
+  w.v_width = steps.v_width != 0 ? steps.v_width : w.o_dim;
+  const size_t k_bytes = kBlockTokens * w.head_dim * steps.value_bytes;
+  const size_t v_bytes = kBlockTokens * w.v_width * steps.value_bytes;
+  w.v_block_bytes = steps.slots * v_bytes;
+  uint8_t* k = scratch.k.at_least(steps.slots * k_bytes);
+  uint8_t* v = scratch.v.at_least(w.o_dim / w.v_width * w.v_block_bytes);
   for (size_t i = 0; i < steps.slots; ++i) {
-    w.k[i] = slots + i * slot_bytes;
-    w.v[i] = slots + (steps.slots + i) * slot_bytes;
+    w.k[i] = k + i * k_bytes;
+    w.v[i] = v + i * v_bytes;
   }
   std::fill_n(w.o, w.rows * w.o_dim, 0.0f);
   std::fill_n(w.max, w.rows, -kInfinity);
@@ -128,6 +132,14 @@ void store_row(const Work& w, size_t row, float* o, float* lse) {
   *lse = empty ? -kInfinity : (w.max[row] + std::log2(sum)) / kLog2E;
 }
 
+const Steps& best_steps(const QueryTile& tile) {
+  const CpuFeatures cpu = cpu_features();
+  const bool bf16 = tile.compute == Compute::kBf16 && cpu.avx512_bf16 &&
+                    cpu_target() == CpuTarget::kAvx512Vnni && tile.rope->rotary_dim % 4 == 0;
+  if (!bf16) return f32_steps();
+  return cpu.amx_bf16 && tile.rope->head_dim % 64 == 0 ? matmul_steps() : bf16_steps();
+}
+
 }  // namespace
 
 void mask_later_keys(const Work& w, size_t row, size_t n_rows, size_t slot, float* s,
@@ -163,7 +175,7 @@ void attend_with(const Steps& steps, const QueryTile& tile, const KvPage* pages,
 
 void attend_tile(const QueryTile& tile, const KvPage* pages, size_t n_pages, float* o,
                  size_t o_stride, float* lse, size_t lse_stride) {
-  tile::attend_with(tile::f32_steps(), tile, pages, n_pages, o, o_stride, lse, lse_stride);
+  tile::attend_with(tile::best_steps(tile), tile, pages, n_pages, o, o_stride, lse, lse_stride);
 }
 
 }  // namespace varve::kernels::cpu

@@ -283,7 +283,7 @@ void update(const Work& w, size_t row, size_t begin, size_t end) {
 }
 
 const Steps& steps() {
-  static constexpr Steps kSteps{kRows, kSlots, sizeof(float), pack_queries, unpack, update};
+  static constexpr Steps kSteps{kRows, kSlots, sizeof(float), 0, pack_queries, unpack, update};
   return kSteps;
 }
 

@@ -31,7 +31,9 @@ struct Work {
   float* max;               // [rows] what logits are relative to; -inf before the first key
   float* sum;               // [rows][16] partial sums of probabilities
   uint8_t* k[kMaxSlots];
-  uint8_t* v[kMaxSlots];
+  uint8_t* v[kMaxSlots];     // of the first v_width channels
+  size_t v_width;            // channels side by side
+  size_t v_block_bytes;      // from there to the next v_width channels
   float* bias;               // [slots][32] start value of the logits; -inf for dead tokens
   int64_t start[kMaxSlots];  // position of the first key; INT64_MIN where nothing is masked
   float* s;                  // [Steps::rows][Steps::slots * 32] logits, then probabilities
@@ -40,9 +42,10 @@ struct Work {
 };
 
 struct Steps {
-  size_t rows;   // in a block
-  size_t slots;  // in a group, at most kMaxSlots
-  size_t slot_bytes_per_value;
+  size_t rows;         // in a block
+  size_t slots;        // in a group, at most kMaxSlots
+  size_t value_bytes;  // of an unpacked key or value
+  size_t v_width;      // channels of values side by side; 0 for all, else it divides head_dim
   // Turns w.q into the layout that update wants; in place for f32.
   void (*pack_queries)(const Work& w);
   // Fills w.k[slot] and w.v[slot]: keys rotated by -32 * page.distance, dead tokens zero.
@@ -53,8 +56,10 @@ struct Steps {
 
 // Highway; the strongest target that cpu_target() allows.
 const Steps& f32_steps();
-// AVX512-BF16 instructions; only where cpu_features() has them.
+// AVX512-BF16 instructions; only where cpu_features() has them. rotary_dim is a multiple of 4.
 const Steps& bf16_steps();
+// oneDNN between AVX512-BF16 steps; head_dim is a multiple of 64.
+const Steps& matmul_steps();
 
 // Page as f32: k [head_dim][32] not rotated, v [32][o_dim]; dead tokens zero.
 void decode_page(const KvPage& page, size_t head_dim, size_t o_dim, float* k, float* v);

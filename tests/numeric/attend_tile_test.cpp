@@ -28,7 +28,8 @@ struct Shape {
 
 class Scene {
  public:
-  explicit Scene(const Shape& shape, uint32_t seed = 1) : shape_(shape), random_(seed) {
+  explicit Scene(const Shape& shape, uint32_t seed = 1)
+      : shape_(shape), scale_(1.0f / std::sqrt(static_cast<float>(shape.head_dim))), random_(seed) {
     fill_rope();
     rope_ = {cos_.data(), sin_.data(), coarse_cos_.data(), coarse_sin_.data(),
              kFine,       kCoarse,     shape.head_dim,     shape.rotary_dim};
@@ -129,7 +130,7 @@ class Scene {
   }
 
   Shape shape_;
-  float scale_ = 0.125f;
+  float scale_;
   std::mt19937 random_;
   std::vector<float> cos_, sin_, coarse_cos_, coarse_sin_, q_;
   RopeTable rope_{};
@@ -145,6 +146,7 @@ struct Way {
   Compute compute;
   const cpu::tile::Steps& (*steps)();
   bool (*available)();
+  uint32_t head_dim_step = 8;  // what it supports
 };
 
 void PrintTo(const Way& way, std::ostream* out) { *out << way.name; }
@@ -153,6 +155,10 @@ const Way kWays[] = {
     {"f32_sse2", "sse2", Compute::kF32, cpu::tile::f32_steps, [] { return true; }},
     {"f32_avx2", "avx2", Compute::kF32, cpu::tile::f32_steps, [] { return true; }},
     {"f32_avx512", "avx512", Compute::kF32, cpu::tile::f32_steps, [] { return true; }},
+    {"bf16", "best", Compute::kBf16, cpu::tile::bf16_steps,
+     [] { return cpu_features().avx512_bf16; }},
+    {"matmul", "best", Compute::kBf16, cpu::tile::matmul_steps,
+     [] { return cpu_features().avx512_bf16; }, 64},
 };
 
 class AttendTile : public ::testing::TestWithParam<Way> {
@@ -195,6 +201,7 @@ TEST_P(AttendTile, OddShapes) {
                           {64, 32, 37, 7, 1}, {72, 72, 13, 5, 30},  {80, 60, 9, 4, 0},
                           {96, 96, 20, 6, 9}, {128, 128, 70, 2, 0}, {256, 64, 11, 1, 12}};
   for (const Shape& shape : shapes) {
+    if (shape.head_dim % GetParam().head_dim_step != 0) continue;
     for (const KvFormat format : {KvFormat::kF32, KvFormat::kBf16, KvFormat::kInt8}) {
       SCOPED_TRACE(testing::Message()
                    << "head_dim " << shape.head_dim << " rotary " << shape.rotary_dim << " format "
