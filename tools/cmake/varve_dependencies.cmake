@@ -1,10 +1,12 @@
-# Everything the project links to, each with the Debian package that brings it. tools/setup installs all of it.
+# Everything the project links to, each with the Debian package that brings it; tools/setup installs
+# all of it.
 
 # varve_find(PACKAGE DEBIAN_PACKAGES …): find_package, with a message that says what to install.
 macro(varve_find package debian)
   find_package(${package} ${ARGN} QUIET)
   if(NOT ${package}_FOUND)
-    message(FATAL_ERROR "${package} ${ARGN}: not found. Run tools/setup --tests, or install ${debian}.")
+    message(FATAL_ERROR "${package} ${ARGN}: not found. "
+                        "Run tools/setup --tests, or install ${debian}.")
   endif()
 endmacro()
 
@@ -28,9 +30,9 @@ set_target_properties(DNNL::dnnl PROPERTIES IMPORTED_LOCATION ${DNNL_LIBRARY}
 
 find_package(llama QUIET)
 if(NOT llama_FOUND)
-  message(FATAL_ERROR "libllama: not found under CMAKE_PREFIX_PATH='${CMAKE_PREFIX_PATH}'. tools/setup builds it; the "
-                      "presets read its place from the environment: eval \"$(tools/setup)\", then configure again "
-                      "(with --fresh, if this folder was configured without it).")
+  message(FATAL_ERROR "libllama: not found under CMAKE_PREFIX_PATH='${CMAKE_PREFIX_PATH}'. "
+                      "tools/setup builds it, and the presets read its place from the environment: "
+                      "eval \"$(tools/setup)\", then configure again.")
 endif()
 
 if(VARVE_TESTS)
