@@ -1,0 +1,344 @@
+#include "adapters/light/engine.h"
+
+#include <algorithm>
+#include <string>
+#include <unordered_set>
+
+#include "mri/sdk/error.hpp"
+#include "mri/sdk/sizes.hpp"
+
+namespace varve::light {
+namespace {
+
+// Under memory pressure a prefill chunk is halved until it fits, but not below this.
+constexpr uint32_t kChunkTokensMin = 256;
+
+void add_usage(mri_kv_usage& sum, const mri_kv_usage& part) {
+  sum.hot_bytes += part.hot_bytes;
+  sum.warm_bytes += part.warm_bytes;
+  sum.cold_bytes += part.cold_bytes;
+  sum.backing_bytes += part.backing_bytes;
+  sum.bf16_bytes += part.bf16_bytes;
+  sum.hot_tokens += part.hot_tokens;
+  sum.warm_tokens += part.warm_tokens;
+  sum.cold_tokens += part.cold_tokens;
+}
+
+KvStoreOptions kv_options(const Model& model, KvStoreOptions kv) {
+  kv.n_layers = model.config.n_layers;
+  kv.n_kv_heads = model.config.n_kv_heads;
+  kv.head_dim = model.config.head_dim;
+  return kv;
+}
+
+}  // namespace
+
+struct Engine::Context {
+  Context(const KvStore& store, uint64_t budget_bytes, std::span<const mri_token_range> pinned,
+          uint64_t max)
+      : cache(store, budget_bytes, pinned), max_tokens(max) {}
+
+  KvCache cache;
+  const uint64_t max_tokens;
+  bool leased = false;            // guarded by Engine::mutex_
+  bool summary_is_legal = false;  // guarded by the lease
+};
+
+// Sole use of one context from the constructor to the destructor. Empty when there is no such
+// context.
+class Engine::Lease {
+ public:
+  Lease(Engine& engine, uint64_t ctx) : engine_(engine), ctx_(ctx) {
+    engine_.mutex_.lock();
+    for (;;) {
+      const auto at = engine_.contexts_.find(ctx);
+      context_ = at == engine_.contexts_.end() ? nullptr : at->second.get();
+      if (context_ == nullptr || !context_->leased) break;
+      engine_.returned_.wait(engine_.mutex_);
+    }
+    if (context_ != nullptr) context_->leased = true;
+    engine_.mutex_.unlock();
+  }
+  Lease(Lease&& other) noexcept
+      : engine_(other.engine_), ctx_(other.ctx_), context_(other.context_) {
+    other.context_ = nullptr;
+  }
+  Lease& operator=(Lease&&) = delete;
+  ~Lease() { end(false); }
+
+  Context* get() const { return context_; }
+  uint64_t ctx() const { return ctx_; }
+
+  Context& operator*() const {
+    if (context_ == nullptr)
+      throw mri::Error(MRI_E_NOT_FOUND, "no context " + std::to_string(ctx_));
+    return *context_;
+  }
+
+  // Gives the context back, or away for good.
+  void end(bool remove) {
+    if (context_ == nullptr) return;
+    std::unique_ptr<Context> gone;
+    {
+      MutexLock lock(engine_.mutex_);
+      context_->leased = false;
+      if (remove) {
+        const auto at = engine_.contexts_.find(ctx_);
+        gone = std::move(at->second);
+        engine_.contexts_.erase(at);
+      }
+    }
+    context_ = nullptr;
+    engine_.returned_.notify_all();
+  }
+
+ private:
+  Engine& engine_;
+  const uint64_t ctx_;
+  Context* context_ = nullptr;
+};
+
+Engine::Engine(std::shared_ptr<const Model> model, const EngineOptions& options,
+               const mri::Host& host)
+    : model_(std::move(model)),
+      options_(options),
+      host_(host),
+      rope_(model_->config, options.max_tokens) {
+  options_.kv = kv_options(*model_, options.kv);
+  store_ = std::make_unique<KvStore>(options_.kv, host_, &rope_.rope());
+  forward_ = std::make_unique<Forward>(*model_, rope_, *store_, options_.compute);
+  if (!options_.warm_up) return;
+  const uint32_t blocks = options_.chunk_tokens / MRI_BLOCK_TOKENS;
+  store_->pool().warm_up(store_->hot_block_bytes(), blocks);
+  store_->pool().warm_up(store_->index_block_bytes(), blocks);
+  forward_->warm_up(1);
+  forward_->warm_up(options_.chunk_tokens);
+}
+
+Engine::~Engine() = default;
+
+void Engine::check_tokens(const int32_t* tokens, uint64_t n) const {
+  if (n > 0 && tokens == nullptr)
+    throw mri::Error(MRI_E_ARG, "tokens: null pointer for " + std::to_string(n) + " tokens");
+  for (uint64_t i = 0; i < n; ++i) {
+    if (tokens[i] >= 0 && static_cast<uint32_t>(tokens[i]) < model_->config.vocab) continue;
+    throw mri::Error(MRI_E_ARG, "token " + std::to_string(i) + " is " + std::to_string(tokens[i]) +
+                                    ", the vocabulary has 0.." +
+                                    std::to_string(model_->config.vocab - 1));
+  }
+}
+
+void Engine::init_context(const mri_init_req& req, mri_init_rsp& rsp) {
+  check_tokens(req.tokens, req.n_tokens);
+  const uint64_t limit = req.max_tokens != 0
+                             ? std::min<uint64_t>(req.max_tokens, options_.max_tokens)
+                             : options_.max_tokens;
+  if (req.n_tokens > limit) {
+    throw mri::Error(MRI_E_ARG, "the prompt has " + std::to_string(req.n_tokens) +
+                                    " tokens, the limit is " + std::to_string(limit) +
+                                    " (runtime.max_tokens)");
+  }
+  if (req.n_pinned > 0 && req.pinned == nullptr)
+    throw mri::Error(MRI_E_ARG, "pinned: null pointer");
+  auto context = std::make_unique<Context>(*store_, req.budget_bytes,
+                                           std::span(req.pinned, req.n_pinned), limit);
+  uint64_t ctx = 0;
+  {
+    MutexLock lock(mutex_);
+    ctx = next_ctx_++;
+    contexts_.emplace(ctx, std::move(context));
+  }
+  Lease lease(*this, ctx);
+  try {
+    prefill(*lease, req, rsp);
+  } catch (...) {
+    lease.end(true);
+    throw;
+  }
+  (*lease).summary_is_legal = true;
+  rsp.ctx = ctx;
+  rsp.usage = (*lease).cache.usage();
+}
+
+void Engine::prefill(Context& context, const mri_init_req& req, mri_init_rsp& rsp) {
+  uint32_t chunk = req.chunk_tokens != 0 ? req.chunk_tokens : options_.chunk_tokens;
+  rsp.n_chunks = rsp.n_chunks_retried = 0;
+  for (uint64_t done = 0; done < req.n_tokens;) {
+    const auto n = static_cast<uint32_t>(std::min<uint64_t>(chunk, req.n_tokens - done));
+    const bool last = done + n == req.n_tokens;
+    if (!prefill_chunk(context, req.tokens + done, n, last, req)) {
+      ++rsp.n_chunks_retried;
+      chunk = std::max(n / 2, kChunkTokensMin);
+      continue;
+    }
+    ++rsp.n_chunks;
+    done += n;
+    if (req.progress != nullptr) req.progress(req.progress_user, done, req.n_tokens);
+  }
+}
+
+// False when the chunk shall be tried again, smaller: there was no room for it at once. A chunk
+// that failed in a plugin or on a device is tried once more here, alone; what came before it stays.
+bool Engine::prefill_chunk(Context& context, const int32_t* tokens, uint32_t n, bool last,
+                           const mri_init_req& req) {
+  KvCache& cache = context.cache;
+  const uint32_t before = cache.n_tokens();
+  for (int attempt = 0;; ++attempt) {
+    try {
+      cache.append(n);
+      const ForwardSeq seq{
+          &cache, tokens, n, last ? MRI_ATTN_SEQ_PROMPT_END : 0u, last ? req.logits : nullptr,
+          false};
+      forward_->run(std::span(&seq, 1), req.cancel);
+      cache.apply_policy(MRI_TIER_WHY_APPEND, 0);
+      return true;
+    } catch (const mri::Error& e) {
+      cache.truncate(before);
+      if (e.status() == MRI_E_NOMEM && n > kChunkTokensMin) return false;
+      const bool hopeless =
+          e.status() == MRI_E_CANCELLED || e.status() == MRI_E_ARG || e.status() == MRI_E_NOMEM;
+      if (hopeless || attempt > 0) throw;
+      host_.log(MRI_LOG_WARNING, "prefill chunk at token " + std::to_string(before) +
+                                     " failed, trying it again: " + e.what());
+    }
+  }
+}
+
+void Engine::forward_step(const mri_step_req& req, mri_step_rsp& rsp) {
+  if (req.n_seqs > 0 && req.seqs == nullptr) throw mri::Error(MRI_E_ARG, "seqs: null pointer");
+  std::vector<mri_step_seq*> order;
+  for (uint64_t i = 0; i < req.n_seqs; ++i) order.push_back(&req.seqs[i]);
+  // Leases are taken in rising order, so that two batches cannot wait for each other.
+  std::sort(order.begin(), order.end(),
+            [](const auto* a, const auto* b) { return a->ctx < b->ctx; });
+  for (size_t i = 1; i < order.size(); ++i) {
+    if (order[i]->ctx == order[i - 1]->ctx) {
+      throw mri::Error(MRI_E_ARG,
+                       "context " + std::to_string(order[i]->ctx) + " is named twice in one step");
+    }
+  }
+  std::vector<Lease> leases;
+  leases.reserve(order.size());
+  for (mri_step_seq* seq : order) leases.emplace_back(*this, seq->ctx);
+  step_sequences(order, leases, req.cancel);
+  rsp.n_tokens = 0;
+  rsp.usage = {};
+  for (size_t i = 0; i < order.size(); ++i) {
+    if (order[i]->status == MRI_OK) rsp.n_tokens += order[i]->n_tokens;
+    if (leases[i].get() != nullptr) add_usage(rsp.usage, leases[i].get()->cache.usage());
+  }
+}
+
+void Engine::step_sequences(std::span<mri_step_seq*> seqs, std::vector<Lease>& leases,
+                            const uint32_t* cancel) {
+  std::vector<ForwardSeq> batch;
+  std::vector<Context*> contexts;
+  for (size_t i = 0; i < seqs.size(); ++i) {
+    mri_step_seq& seq = *seqs[i];
+    mri_error ignored{};
+    seq.status = mri::guard(&ignored, [&] {
+      Context& context = *leases[i];
+      context.summary_is_legal = false;
+      if (seq.n_tokens == 0) throw mri::Error(MRI_E_ARG, "no tokens");
+      check_tokens(seq.tokens, seq.n_tokens);
+      if (seq.n_tokens > context.max_tokens - context.cache.n_tokens())
+        throw mri::Error(MRI_E_ARG, "longer than the limit");
+      seq.position = context.cache.n_tokens();
+      if (seq.n_tokens > options_.chunk_tokens) return step_long(seq, context, cancel);
+      context.cache.append(static_cast<uint32_t>(seq.n_tokens));
+      contexts.push_back(&context);
+      batch.push_back({&context.cache, seq.tokens, static_cast<uint32_t>(seq.n_tokens),
+                       seq.n_tokens == 1 ? MRI_ATTN_SEQ_DECODE : MRI_ATTN_SEQ_PROMPT_END,
+                       seq.logits, seq.all_logits != 0});
+    });
+  }
+  if (batch.empty()) return;
+  try {
+    forward_->run(batch, cancel);
+  } catch (...) {
+    for (const ForwardSeq& seq : batch) seq.cache->truncate(seq.cache->n_tokens() - seq.n_tokens);
+    throw;
+  }
+  for (const ForwardSeq& seq : batch) {
+    const uint32_t n = seq.cache->n_tokens();
+    const bool filled_block = n / MRI_BLOCK_TOKENS != (n - seq.n_tokens) / MRI_BLOCK_TOKENS;
+    if (filled_block) seq.cache->apply_policy(MRI_TIER_WHY_APPEND, 0);
+  }
+}
+
+// More tokens than one forward call takes: chunk by chunk.
+void Engine::step_long(mri_step_seq& seq, Context& context, const uint32_t* cancel) {
+  const uint32_t before = context.cache.n_tokens();
+  try {
+    for (uint64_t done = 0; done < seq.n_tokens;) {
+      const auto n =
+          static_cast<uint32_t>(std::min<uint64_t>(options_.chunk_tokens, seq.n_tokens - done));
+      const bool last = done + n == seq.n_tokens;
+      float* logits = seq.all_logits != 0 && seq.logits != nullptr
+                          ? seq.logits + done * model_->config.vocab
+                          : (last ? seq.logits : nullptr);
+      context.cache.append(n);
+      const ForwardSeq part{
+          &context.cache, seq.tokens + done,  n, last ? MRI_ATTN_SEQ_PROMPT_END : 0u,
+          logits,         seq.all_logits != 0};
+      forward_->run(std::span(&part, 1), cancel);
+      context.cache.apply_policy(MRI_TIER_WHY_APPEND, 0);
+      done += n;
+    }
+  } catch (...) {
+    context.cache.truncate(before);
+    throw;
+  }
+}
+
+mri_status Engine::get_kv_summary(uint64_t ctx, const mri_summary_req& req, mri_summary_rsp& rsp) {
+  Lease lease(*this, ctx);
+  Context& context = *lease;
+  if (!context.summary_is_legal) {
+    throw mri::Error(
+        MRI_E_STATE,
+        "get_kv_summary is legal after init_context or evict_kv, before the next forward_step");
+  }
+  if (req.what != MRI_SUMMARY_BLOCKS)
+    throw mri::Error(MRI_E_UNSUPPORTED, "summary kind " + std::to_string(req.what));
+  mri::Writer<mri_kv_block_info> out(req.out, req.capacity, &rsp.n_out);
+  const uint64_t end = req.n_tokens == 0
+                           ? UINT64_MAX
+                           : req.first_token + std::min(req.n_tokens, UINT64_MAX - req.first_token);
+  const auto blocks = context.cache.blocks();
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    const mri_kv_block& block = blocks[i];
+    if (block.live_mask == 0 || block.position >= end ||
+        block.position + MRI_BLOCK_TOKENS <= req.first_token)
+      continue;
+    out.push({block.id, block.position, static_cast<uint32_t>(__builtin_popcount(block.live_mask)),
+              block.tier, context.cache.block_bytes(i)});
+  }
+  rsp.kv_epoch = context.cache.epoch();
+  rsp.usage = context.cache.usage();
+  return out.status();
+}
+
+void Engine::evict_kv(uint64_t ctx, const mri_evict_req& req, mri_evict_rsp& rsp) {
+  if (req.n_ranges > 0 && req.ranges == nullptr)
+    throw mri::Error(MRI_E_ARG, "ranges: null pointer");
+  if (req.granularity > MRI_EVICT_SEGMENT) {
+    throw mri::Error(MRI_E_ARG,
+                     "granularity " + std::to_string(req.granularity) + ", known are 0..3");
+  }
+  Lease lease(*this, ctx);
+  Context& context = *lease;
+  const KvCache::Evicted evicted =
+      context.cache.evict(std::span(req.ranges, req.n_ranges), req.granularity);
+  context.summary_is_legal = true;
+  rsp.n_evicted = evicted.n_tokens;
+  rsp.bytes_freed = evicted.bytes;
+  rsp.n_refused = evicted.n_refused;
+  rsp.confirm_state =
+      evicted.n_tokens == 0 && evicted.n_refused > 0 ? MRI_CONFIRM_REFUSED : MRI_CONFIRM_DONE;
+  rsp.confirm_epoch = context.cache.epoch();
+}
+
+void Engine::release_context(uint64_t ctx) { Lease(*this, ctx).end(true); }
+
+}  // namespace varve::light

@@ -1,0 +1,181 @@
+#include "adapters/light/forward/forward.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "adapters/light/forward/workspace.h"
+#include "kernels/matvec.h"
+#include "kernels/norm.h"
+#include "mri/sdk/error.hpp"
+
+namespace varve::light {
+
+Forward::Forward(const Model& model, const RopeTables& rope, const KvStore& store,
+                 kernels::Compute compute)
+    : model_(model),
+      config_(model.config),
+      store_(store),
+      host_(store.host()),
+      compute_(compute),
+      scale_(rope.magnitude() * rope.magnitude() /
+             std::sqrt(static_cast<float>(model.config.head_dim))),
+      attention_(store.host().peer<mri_attention_v1>(MRI_ATTENTION)) {
+  if (!attention_)
+    throw mri::Error(MRI_E_ARG,
+                     "the stack has no attention plugin; set attention.plugin in the profile");
+  const mri_rope& r = rope.rope();
+  attention_runtime_.store = &store;
+  attention_runtime_.compute = compute;
+  attention_runtime_.rope = {r.fine_cos, r.fine_sin, r.coarse_cos, r.coarse_sin,
+                             r.n_fine,   r.n_coarse, r.head_dim,   r.rotary_dim};
+}
+
+Forward::~Forward() = default;
+
+std::unique_ptr<Forward::Workspace> Forward::take_workspace() {
+  MutexLock lock(mutex_);
+  if (spare_.empty()) return std::make_unique<Workspace>();
+  std::unique_ptr<Workspace> workspace = std::move(spare_.back());
+  spare_.pop_back();
+  return workspace;
+}
+
+void Forward::give_back(std::unique_ptr<Workspace> workspace) {
+  MutexLock lock(mutex_);
+  spare_.push_back(std::move(workspace));
+}
+
+void Forward::warm_up(uint32_t rows) {
+  std::unique_ptr<Workspace> work = take_workspace();
+  work->reshape(config_, compute_, rows, host_.concurrency());
+  give_back(std::move(work));
+}
+
+void Forward::run(std::span<const ForwardSeq> seqs, const uint32_t* cancel) {
+  std::unique_ptr<Workspace> work = take_workspace();
+  uint32_t rows = 0;
+  for (const ForwardSeq& seq : seqs) rows += seq.n_tokens;
+  work->reshape(config_, compute_, rows, host_.concurrency());
+  work->lay_out(seqs);
+  embed(seqs, *work);
+  for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
+    if (cancel != nullptr && __atomic_load_n(cancel, __ATOMIC_RELAXED) != 0)
+      throw mri::Error(MRI_E_CANCELLED, "cancelled");
+    if (rows <= kFewRowsMax) {
+      layer_few(layer, seqs, *work);
+    } else {
+      layer_many(layer, seqs, *work);
+    }
+  }
+  note_reads(seqs, *work);
+  head(seqs, *work);
+  give_back(std::move(work));
+}
+
+void Forward::embed(std::span<const ForwardSeq> seqs, Workspace& work) const {
+  uint32_t row = 0;
+  for (const ForwardSeq& seq : seqs) {
+    for (uint32_t i = 0; i < seq.n_tokens; ++i, ++row) {
+      model_.embedding_row(static_cast<uint32_t>(seq.tokens[i]),
+                           work.x.data() + static_cast<size_t>(row) * config_.n_embd);
+    }
+  }
+}
+
+// Biases and the norms of single heads (qwen3), in place.
+void Forward::finish_qkv(uint32_t layer, Workspace& work, uint32_t first_row,
+                         uint32_t n_rows) const {
+  const Model::Layer& weights = model_.layers[layer];
+  if (weights.bias_qkv.empty() && weights.q_norm.empty()) return;
+  for (uint32_t row = first_row; row < first_row + n_rows; ++row) {
+    float* qkv = work.qkv.data() + row * work.qkv_stride;
+    for (size_t i = 0; i < weights.bias_qkv.size(); ++i) qkv[i] += weights.bias_qkv[i];
+    if (weights.q_norm.empty()) continue;
+    for (uint32_t head = 0; head < config_.n_heads + config_.n_kv_heads; ++head) {
+      const float* norm = head < config_.n_heads ? weights.q_norm.data() : weights.k_norm.data();
+      float* values = qkv + static_cast<size_t>(head) * config_.head_dim;
+      kernels::cpu::rms_norm(values, norm, config_.norm_eps, values, config_.head_dim);
+    }
+  }
+}
+
+void Forward::write_kv(uint32_t layer, std::span<const ForwardSeq> seqs, Workspace& work) const {
+  const uint32_t heads = config_.n_kv_heads, dim = config_.head_dim;
+  const auto write = [&](uint64_t i, uint32_t) {
+    const Workspace::KvSpan& span = work.kv_spans[i / heads];
+    const auto head = static_cast<uint32_t>(i % heads);
+    const float* k = work.qkv.data() + span.row * work.qkv_stride + config_.q_rows() +
+                     static_cast<size_t>(head) * dim;
+    seqs[span.seq].cache->write(layer, head, span.first, span.n, k, work.qkv_stride,
+                                k + config_.kv_rows(), work.qkv_stride);
+  };
+  const uint64_t n = work.kv_spans.size() * heads;
+  if (work.rows > kFewRowsMax) {
+    host_.parallel_for(n, write);
+  } else {
+    for (uint64_t i = 0; i < n; ++i) write(i, 0);
+  }
+}
+
+void Forward::attend(uint32_t layer, std::span<const ForwardSeq> seqs, Workspace& work) const {
+  // Queries lie apart from keys and values in one row: attention wants them dense.
+  for (uint32_t row = 0; row < work.rows; ++row) {
+    std::copy_n(work.qkv.data() + row * work.qkv_stride, config_.q_rows(),
+                work.q.data() + size_t{row} * config_.q_rows());
+  }
+  for (size_t s = 0; s < seqs.size(); ++s) {
+    mri_attn_seq& seq = work.attn_seqs[s];
+    seq.blocks = seqs[s].cache->blocks().data();
+    seq.n_blocks = static_cast<uint32_t>(seqs[s].cache->blocks().size());
+    seq.summaries = seqs[s].cache->summaries().data();
+    seq.n_summaries = static_cast<uint32_t>(seqs[s].cache->summaries().size());
+  }
+  mri_attn_req req{};
+  req.hdr.struct_size = sizeof(req);
+  req.seqs = work.attn_seqs.data();
+  req.rope = &store_.rope();
+  req.q = work.q.data();
+  req.o = work.o.data();
+  req.lse = work.lse.data();
+  req.n_seqs = static_cast<uint32_t>(seqs.size());
+  req.layer = layer;
+  req.n_heads = config_.n_heads;
+  req.n_kv_heads = config_.n_kv_heads;
+  req.head_dim = config_.head_dim;
+  req.scale = scale_;
+  req.trained_tokens = config_.trained_tokens;
+  req.runtime = &attention_runtime_;
+  mri_error err{};
+  err.struct_size = sizeof(err);
+  mri_attn_plan& plan = work.plan;
+  mri_status status = MRI_E_SPACE;
+  for (int attempt = 0; attempt < 3 && status == MRI_E_SPACE; ++attempt) {
+    work.reserve_plan();
+    status = attention_.table->plan(attention_.self, &req, &plan, &err);
+  }
+  check_plugin_call(status, err, "attention plan");
+  check_plugin_call(attention_.table->run(attention_.self, &req, &plan, &err), err,
+                    "attention run");
+}
+
+void Forward::note_reads(std::span<const ForwardSeq> seqs, const Workspace& work) const {
+  if (!store_.tier) return;
+  std::vector<uint32_t> blocks;
+  const uint64_t step = 1 + step_.load(std::memory_order_relaxed);
+  for (size_t s = 0; s < seqs.size(); ++s) {
+    blocks.clear();
+    for (uint64_t i = 0; i < work.plan.n_items; ++i) {
+      const mri_attn_item& item = work.plan.items[i];
+      if (item.seq != s) continue;
+      for (uint32_t e = item.first_entry; e < item.first_entry + item.n_entries; ++e) {
+        const mri_attn_entry& entry = work.plan.entries[e];
+        if (entry.what != MRI_ATTN_BLOCKS) continue;
+        for (uint32_t b = 0; b < entry.count; ++b) blocks.push_back(entry.index + b);
+      }
+    }
+    seqs[s].cache->note_reads(blocks, step);
+  }
+}
+
+}  // namespace varve::light

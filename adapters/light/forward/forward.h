@@ -1,0 +1,85 @@
+// forward.h: the transformer: tokens in, keys and values into the caches, logits out.
+//
+// Per layer: norm, q k v, write keys and values, attention (the stack's plugin), output, norm,
+// SwiGLU feed-forward. Few rows (decode) multiply the packed weights; many rows (prefill) unpack
+// each layer once per call and use oneDNN in row tiles.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "adapters/light/forward/rope_tables.h"
+#include "adapters/light/kernel_table.h"
+#include "adapters/light/kv/cache.h"
+#include "adapters/light/model/load_model.h"
+#include "adapters/light/mutex.h"
+#include "mri/kind/attention.h"
+#include "mri/sdk/host.hpp"
+
+namespace varve::light {
+
+// Rows of one call up to which packed weights are multiplied directly.
+inline constexpr uint32_t kFewRowsMax = 16;
+
+// One sequence's share of a call.
+struct ForwardSeq {
+  KvCache* cache;         // already append()ed by n_tokens
+  const int32_t* tokens;  // in range
+  uint32_t n_tokens;
+  uint32_t flags;  // MRI_ATTN_SEQ_*
+  float* logits;   // null, [vocab] or, with all_logits, [n_tokens][vocab]
+  bool all_logits;
+};
+
+// Thread-safe: each call takes a workspace of its own.
+class Forward {
+ public:
+  Forward(const Model& model, const RopeTables& rope, const KvStore& store,
+          kernels::Compute compute);
+  ~Forward();
+
+  // `cancel` is polled between layers; then, and on any failure, throws mri::Error, and the caches
+  // must be truncated.
+  void run(std::span<const ForwardSeq> seqs, const uint32_t* cancel);
+
+  // Makes buffers for calls of so many rows and touches them.
+  void warm_up(uint32_t rows);
+
+ private:
+  struct Workspace;
+  struct Rows;
+
+  std::unique_ptr<Workspace> take_workspace();
+  void give_back(std::unique_ptr<Workspace> workspace);
+
+  void embed(std::span<const ForwardSeq> seqs, Workspace& work) const;
+  void layer_few(uint32_t layer, std::span<const ForwardSeq> seqs, Workspace& work) const;
+  void layer_many(uint32_t layer, std::span<const ForwardSeq> seqs, Workspace& work) const;
+  void unpack_layer(uint32_t layer, Workspace& work) const;
+  void qkv_many(uint32_t layer, Workspace& work) const;
+  void feed_forward_many(uint32_t layer, Workspace& work) const;
+  void finish_qkv(uint32_t layer, Workspace& work, uint32_t first_row, uint32_t n_rows) const;
+  void write_kv(uint32_t layer, std::span<const ForwardSeq> seqs, Workspace& work) const;
+  void attend(uint32_t layer, std::span<const ForwardSeq> seqs, Workspace& work) const;
+  void head(std::span<const ForwardSeq> seqs, Workspace& work) const;
+  void head_rows(std::span<const uint32_t> rows, std::span<float* const> outs,
+                 Workspace& work) const;
+  void note_reads(std::span<const ForwardSeq> seqs, const Workspace& work) const;
+
+  const Model& model_;
+  const ModelConfig& config_;
+  const KvStore& store_;
+  const mri::Host& host_;
+  const kernels::Compute compute_;
+  const float scale_;
+  AttentionRuntime attention_runtime_;
+  mri::Peer<mri_attention_v1> attention_;
+  std::atomic<uint64_t> step_{0};
+  Mutex mutex_;
+  std::vector<std::unique_ptr<Workspace>> spare_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace varve::light

@@ -1,0 +1,80 @@
+#include "adapters/light/kv/store.h"
+
+#include <string>
+
+#include "mri/sdk/error.hpp"
+
+namespace varve::light {
+
+void check_plugin_call(mri_status status, const mri_error& err, const char* who) {
+  if (status == MRI_OK) return;
+  throw mri::Error(
+      status, std::string(who) + ": " + (err.msg_len > 0 ? err.msg : "failed without a reason"));
+}
+
+KvStore::KvStore(const KvStoreOptions& options, const mri::Host& host, const mri_rope* rope)
+    : tier(host.peer<mri_kv_tier_v1>(MRI_KV_TIER)),
+      quantizer(host.peer<mri_quantizer_v1>(MRI_QUANTIZER)),
+      summary(host.peer<mri_summary_v1>(MRI_SUMMARY)),
+      options_(options),
+      host_(host),
+      rope_(rope),
+      index_page_bytes_(kernels::index_bytes(options.head_dim)),
+      hot_page_bytes_(kernels::body_bytes(options.hot_format, options.head_dim)) {
+  if (quantizer) {
+    mri_quant_desc desc{};
+    desc.hdr.struct_size = sizeof(desc);
+    mri_error err{};
+    err.struct_size = sizeof(err);
+    check_plugin_call(quantizer.table->describe(quantizer.self, options.head_dim, &desc, &err), err,
+                      "quantizer");
+    warm_format_ = desc.format;
+    warm_page_bytes_ = (desc.body_bytes + 63) / 64 * 64;
+  }
+  pool_ = std::make_unique<Pool>(options.budget_bytes, options.spare_bytes_max);
+  backing_ = std::make_unique<Backing>(options.backing, options.backing_directory,
+                                       warm_block_bytes(), options.backing_limit_bytes);
+}
+
+void KvStore::decode(const mri_kv_block& block, uint32_t layer, uint32_t kv_head, float* k,
+                     float* v) const {
+  const uint8_t* index = page_index(block, layer, kv_head);
+  const uint8_t* body = page_body(block, layer, kv_head);
+  if (block.format < MRI_KV_CUSTOM) {
+    kernels::cpu::decode(static_cast<kernels::KvFormat>(block.format), index, body,
+                         options_.head_dim, k, v);
+    return;
+  }
+  mri_quant_decode_req req{};
+  req.hdr.struct_size = sizeof(req);
+  req.index = index;
+  req.body = body;
+  req.k = k;
+  req.v = v;
+  req.head_dim = options_.head_dim;
+  req.live_mask = block.live_mask;
+  req.layer = layer;
+  req.kv_head = kv_head;
+  mri_error err{};
+  err.struct_size = sizeof(err);
+  check_plugin_call(quantizer.table->decode(quantizer.self, &req, &err), err, "quantizer");
+}
+
+void KvStore::encode_warm(const float* k, const float* v, const uint8_t* index, uint32_t live_mask,
+                          uint32_t layer, uint32_t kv_head, uint8_t* body) const {
+  mri_quant_encode_req req{};
+  req.hdr.struct_size = sizeof(req);
+  req.k = k;
+  req.v = v;
+  req.index = index;
+  req.body = body;
+  req.head_dim = options_.head_dim;
+  req.live_mask = live_mask;
+  req.layer = layer;
+  req.kv_head = kv_head;
+  mri_error err{};
+  err.struct_size = sizeof(err);
+  check_plugin_call(quantizer.table->encode(quantizer.self, &req, &err), err, "quantizer");
+}
+
+}  // namespace varve::light
