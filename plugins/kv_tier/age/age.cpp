@@ -59,8 +59,7 @@ class Age {
     }
   }
 
-  // Oldest hot blocks go warm first: that costs no token. Then warm blocks go cold: least
-  // attention, longest idle, oldest.
+  // Oldest hot blocks go warm first, then warm ones cold: least attention, longest idle, oldest.
   void relieve(const mri_tier_req& req, Actions& actions) const {
     const uint64_t goal = req.wanted_bytes + headroom(req);
     std::vector<uint32_t> tier(req.n_blocks);
@@ -84,9 +83,8 @@ class Age {
              std::tuple(number(b.mass), ~b.idle_steps, y);
     });
     for (const uint64_t i : warm) {
-      const bool moved = tier[i] != req.blocks[i].tier;
-      const uint64_t now = moved ? req.block_bytes[MRI_TIER_WARM] : req.blocks[i].bytes;
-      demote(i, now, MRI_TIER_COLD);
+      const mri_tier_block& b = req.blocks[i];
+      demote(i, tier[i] == b.tier ? b.bytes : req.block_bytes[MRI_TIER_WARM], MRI_TIER_COLD);
     }
     for (uint64_t i = 0; i < req.n_blocks; ++i) {
       const mri_tier_block& b = req.blocks[i];
@@ -99,7 +97,8 @@ class Age {
     std::vector<uint64_t> back;
     for (uint64_t i = 0; i < req.n_blocks; ++i) {
       const mri_tier_block& b = req.blocks[i];
-      if (b.tier == MRI_TIER_COLD && movable(b) && (wanted(b) || asked(req, b))) back.push_back(i);
+      const bool asked = req.why == MRI_TIER_WHY_QUERY && b.relevance >= prewarm_relevance_;
+      if (b.tier == MRI_TIER_COLD && movable(b) && (wanted(b) || asked)) back.push_back(i);
     }
     std::sort(back.begin(), back.end(), [&](uint64_t x, uint64_t y) {
       const float a = number(req.blocks[x].relevance), b = number(req.blocks[y].relevance);
@@ -109,17 +108,13 @@ class Age {
     uint64_t room = req.budget_bytes > taken ? req.budget_bytes - taken : 0;
     for (const uint64_t i : back) {
       const mri_tier_block& b = req.blocks[i];
-      const uint64_t warm = req.block_bytes[MRI_TIER_WARM];
-      const uint64_t cost = warm > b.bytes ? warm - b.bytes : 0;
+      const uint64_t cost = std::max(req.block_bytes[MRI_TIER_WARM], b.bytes) - b.bytes;
       if (cost > room) break;
       room -= cost;
       actions.push(move(b, wanted(b) ? MRI_TIER_PROMOTE : MRI_TIER_PREWARM, MRI_TIER_WARM));
     }
   }
 
-  bool asked(const mri_tier_req& req, const mri_tier_block& b) const {
-    return req.why == MRI_TIER_WHY_QUERY && b.relevance >= prewarm_relevance_;
-  }
   uint64_t headroom(const mri_tier_req& req) const {
     return static_cast<uint64_t>(static_cast<double>(req.budget_bytes) * headroom_);
   }
@@ -135,14 +130,12 @@ class Age {
 };
 
 constexpr mri_param_desc kParams[] = {
-    mri::param_int("hot_tokens", 2048, 32, 1 << 30,
-                   "newest tokens kept exactly; the runtime may resize this window"),
+    mri::param_int("hot_tokens", 2048, 32, 1 << 30, "newest tokens, kept exactly"),
     mri::param_int("warm_tokens", 65536, 0, 1 << 30,
-                   "tokens behind them kept compressed; older ones go cold"),
+                   "tokens behind, compressed; older ones are cold"),
     mri::param_int("sink_tokens", 32, 0, 4096, "first tokens of the text, never moved"),
-    mri::param_float(
-        "pressure_headroom_percent", 5, 0, 50,
-        "share of the budget freed beyond what is asked, and kept free of recalled blocks"),
+    mri::param_float("pressure_headroom_percent", 5, 0, 50,
+                     "share of the budget freed beyond the request and kept free of recalls"),
     mri::param_int("promote_reads", 4, 1, 1 << 30,
                    "a cold block that was read this often becomes warm again"),
     mri::param_int("recall_steps", 256, 1, 1 << 30,
