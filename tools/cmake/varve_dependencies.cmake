@@ -28,6 +28,15 @@ add_library(DNNL::dnnl UNKNOWN IMPORTED)
 set_target_properties(DNNL::dnnl PROPERTIES IMPORTED_LOCATION ${DNNL_LIBRARY}
                                             INTERFACE_INCLUDE_DIRECTORIES ${DNNL_INCLUDE_DIR})
 
+# On another processor tools/setup makes another prefix: forget what was found in the old one.
+if(DEFINED CACHE{varve_prefix} AND NOT "$CACHE{varve_prefix}" STREQUAL "${CMAKE_PREFIX_PATH}")
+  get_cmake_property(cached CACHE_VARIABLES)
+  list(FILTER cached INCLUDE REGEX "^(llama|LLAMA|ggml|GGML)_")
+  foreach(variable IN LISTS cached)
+    unset(${variable} CACHE)
+  endforeach()
+endif()
+set(varve_prefix "${CMAKE_PREFIX_PATH}" CACHE INTERNAL "CMAKE_PREFIX_PATH of the last configuration")
 find_package(llama QUIET)
 if(NOT llama_FOUND)
   message(FATAL_ERROR "libllama: not found under CMAKE_PREFIX_PATH='${CMAKE_PREFIX_PATH}'. "
