@@ -12,6 +12,8 @@
 
 namespace {
 
+constexpr uint32_t kSeedRows = 256;  // enough to find a few dozen centres
+
 // Rows [n][dim], and the k-means centres of some of them.
 class Clustering {
  public:
@@ -25,28 +27,28 @@ class Clustering {
         centres_(size_t{n_clusters} * dim),
         of_(n_),
         norm_(n_),
+        best_(n_),
         distance_(n_),
         products_(size_t{n_} * n_clusters) {
-    for (uint32_t i = 0; i < n_; ++i)
-      norm_[i] = dot(&rows_[size_t{i} * dim_], &rows_[size_t{i} * dim_]);
+    for (uint32_t i = 0; i < n_; ++i) norm_[i] = dot(row(i), row(i));
   }
 
-  // k-means++: each further centre is a row drawn with probability proportional to its squared
-  // distance from the nearest one.
+  // k-means++ on a sample of the rows: each further centre is a row drawn with probability
+  // proportional to its squared distance from the nearest one.
   void seed(uint64_t random) {
-    std::fill(distance_.begin(), distance_.end(), INFINITY);
-    uint32_t pick = static_cast<uint32_t>(next(random) % n_);
+    const uint32_t step = std::max(1u, n_ / kSeedRows), n = (n_ + step - 1) / step;
+    std::fill_n(distance_.begin(), n, INFINITY);
+    uint32_t pick = static_cast<uint32_t>(next(random) % n);
     for (uint32_t c = 0; c < n_clusters_; ++c) {
-      std::copy_n(&rows_[size_t{pick} * dim_], dim_, &centres_[size_t{c} * dim_]);
-      kernels_.matmul_nt(kernels_.self, n_, 1, dim_, rows_.data(), &centres_[size_t{c} * dim_],
-                         products_.data());
+      const float* centre = row(pick * step);
+      std::copy_n(centre, dim_, &centres_[size_t{c} * dim_]);
       double total = 0;
-      for (uint32_t i = 0; i < n_; ++i) {
-        const float d = norm_[i] - 2 * products_[i] + norm_[pick];
+      for (uint32_t i = 0; i < n; ++i) {
+        const float d = norm_[i * step] - 2 * dot(row(i * step), centre) + norm_[pick * step];
         distance_[i] = std::max(0.f, std::min(distance_[i], d));
         total += distance_[i];
       }
-      pick = draw(total, next(random));
+      pick = draw(n, total, next(random));
     }
   }
 
@@ -86,32 +88,37 @@ class Clustering {
   const std::vector<float>& distance() const { return distance_; }
 
  private:
-  // Nearest centre: the largest 2 k.c - |c|^2.
+  // Nearest centre: the largest k.c - |c|^2 / 2. The inner loop runs over rows, so that it
+  // vectorises.
   void assign() {
-    kernels_.matmul_nt(kernels_.self, n_, n_clusters_, dim_, rows_.data(), centres_.data(),
+    kernels_.matmul_nt(kernels_.self, n_clusters_, n_, dim_, centres_.data(), rows_.data(),
                        products_.data());
-    std::vector<float> half(n_clusters_);
-    for (uint32_t j = 0; j < n_clusters_; ++j) {
-      half[j] = dot(&centres_[size_t{j} * dim_], &centres_[size_t{j} * dim_]) / 2;
-    }
-    for (uint32_t i = 0; i < n_; ++i) {
-      const float* product = &products_[size_t{i} * n_clusters_];
-      uint32_t best = 0;
-      for (uint32_t j = 1; j < n_clusters_; ++j) {
-        if (product[j] - half[j] > product[best] - half[best]) best = j;
+    std::fill(of_.begin(), of_.end(), 0);
+    std::fill(best_.begin(), best_.end(), -INFINITY);
+    uint32_t* const of = of_.data();
+    float* const best = best_.data();
+    const uint32_t n = n_;
+    for (uint32_t c = 0; c < n_clusters_; ++c) {
+      const float* centre = &centres_[size_t{c} * dim_];
+      const float* product = &products_[size_t{c} * n_];
+      const float half = dot(centre, centre) / 2;
+      for (uint32_t i = 0; i < n; ++i) {
+        const float score = product[i] - half, before = best[i];
+        const uint32_t of_before = of[i];
+        of[i] = score > before ? c : of_before;
+        best[i] = score > before ? score : before;
       }
-      of_[i] = best;
-      distance_[i] = norm_[i] - 2 * (product[best] - half[best]);
     }
+    for (uint32_t i = 0; i < n_; ++i) distance_[i] = norm_[i] - 2 * best_[i];
   }
 
-  uint32_t draw(double total, uint64_t random) const {
+  uint32_t draw(uint32_t n, double total, uint64_t random) const {
     double left = total * (static_cast<double>(random >> 11) * 0x1p-53);
-    for (uint32_t i = 0; i < n_; ++i) {
+    for (uint32_t i = 0; i < n; ++i) {
       left -= distance_[i];
       if (left < 0) return i;
     }
-    return static_cast<uint32_t>(random % n_);  // all rows alike, or not finite
+    return static_cast<uint32_t>(random % n);  // all rows alike, or not finite
   }
 
   static uint64_t next(uint64_t& state) {  // splitmix64
@@ -121,9 +128,17 @@ class Clustering {
     return z ^ (z >> 31);
   }
 
+  const float* row(uint32_t i) const { return &rows_[size_t{i} * dim_]; }
+
   float dot(const float* a, const float* b) const {
+    float lanes[8] = {};  // the compiler may not reorder a single sum
+    uint32_t c = 0;
+    for (; c + 8 <= dim_; c += 8) {
+      for (uint32_t l = 0; l < 8; ++l) lanes[l] += a[c + l] * b[c + l];
+    }
     float sum = 0;
-    for (uint32_t c = 0; c < dim_; ++c) sum += a[c] * b[c];
+    for (; c < dim_; ++c) sum += a[c] * b[c];
+    for (const float lane : lanes) sum += lane;
     return sum;
   }
 
@@ -132,7 +147,7 @@ class Clustering {
   uint32_t dim_, n_, n_clusters_;
   std::vector<float> centres_;
   std::vector<uint32_t> of_;
-  std::vector<float> norm_, distance_, products_;
+  std::vector<float> norm_, best_, distance_, products_;
 };
 
 class Clusters {
@@ -206,10 +221,11 @@ class Clusters {
     Clustering rest(kernels_, std::move(keys), req.head_dim, clusters_);
     if (centres.empty()) {
       rest.seed(req.seed);
-    } else {
+      rest.iterate(iterations_);
+    } else {  // nearly there
       rest.centre(centres);
+      rest.iterate(1);
     }
-    rest.iterate(iterations_);
     std::vector<float> k(clusters_ * dim), v(clusters_ * dim);
     rest.average(rest.rows().data(), req.head_dim, k);
     const std::vector<uint32_t> counts = rest.average(values.data(), req.head_dim, v);
