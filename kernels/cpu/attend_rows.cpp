@@ -17,8 +17,7 @@ namespace varve::kernels::HWY_NAMESPACE {
 
 constexpr size_t kBatchPages = 8;  // pages between two updates of the running maxima
 constexpr size_t kBatchTokens = kBatchPages * kBlockTokens;
-constexpr size_t kMaxRowBlock = 4;  // rows that share one load of keys or values
-constexpr size_t kMaxGroups = 32;   // groups of 32 channels that share a value step
+constexpr size_t kMaxGroups = 32;  // groups of 32 channels that share a value step
 
 using VF = hn::Vec<FullF>;
 constexpr FullF df;
@@ -157,16 +156,6 @@ HWY_INLINE void key_products(const Keys& keys, const float* q, size_t head_dim,
   }
 }
 
-// Calls fn.template operator()<n>(row) for all rows in blocks of n <= kMaxRowBlock.
-template <class Fn>
-HWY_INLINE void for_row_blocks(size_t rows, Fn fn) {
-  size_t r = 0;
-  for (; r + kMaxRowBlock <= rows; r += kMaxRowBlock) fn.template operator()<kMaxRowBlock>(r);
-  if (rows - r == 3) fn.template operator()<3>(r);
-  if (rows - r == 2) fn.template operator()<2>(r);
-  if (rows - r == 1) fn.template operator()<1>(r);
-}
-
 template <class Keys>
 void page_products(const Keys& keys, const State& s, float* logits) {
   for_row_blocks(s.rows, [&]<size_t kRows>(size_t r) {
@@ -210,10 +199,8 @@ HWY_INLINE void mask_logits(uint32_t mask, float* logits) {
 
 template <class D>
 void page_logits(D d, const QueryTile& tile, const KvPage& page, const State& s, float* logits) {
-  for (size_t r = 0; r < s.rows; ++r) {
-    rotate_coarse(*tile.rope, s.q + r * s.head_dim, page.distance, s.q_page + r * s.head_dim);
-    s.row_const[r] = page.log_weight;
-  }
+  rotate_to_page(*tile.rope, s.q, s.rows, page.distance, s.q_page);
+  std::fill_n(s.row_const, s.rows, page.log_weight);
   switch (page.format) {
     case KvFormat::kF32:
       page_products(F32Keys{reinterpret_cast<const float*>(page.body)}, s, logits);

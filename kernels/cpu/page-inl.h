@@ -9,6 +9,7 @@
 #include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "kernels/attend.h"
@@ -52,51 +53,65 @@ HWY_INLINE hn::Vec<D> exp_negative(D d, hn::Vec<D> x) {
   return hn::IfThenElseZero(in_range, hn::BitCast(d, hn::Add(hn::BitCast(di, p), exponent)));
 }
 
+// Rows [rows][stride] of which channels i.. of both halves of the rotary pairs are turned.
 template <class D>
-HWY_INLINE void rotate_lanes(D d, const float* x, const float* cos, const float* sin, size_t half,
-                             float sign, size_t& i, float* out) {
+HWY_INLINE void rotate_lanes(D d, const float* x, size_t x_stride, size_t rows, const float* cos,
+                             const float* sin, float sign, size_t half, size_t& i, float* out,
+                             size_t out_stride) {
   for (; i + hn::Lanes(d) <= half; i += hn::Lanes(d)) {
     const auto c = hn::LoadU(d, cos + i), s = hn::Mul(hn::LoadU(d, sin + i), hn::Set(d, sign));
-    const auto a = hn::LoadU(d, x + i), b = hn::LoadU(d, x + half + i);
-    hn::StoreU(hn::NegMulAdd(b, s, hn::Mul(a, c)), d, out + i);
-    hn::StoreU(hn::MulAdd(a, s, hn::Mul(b, c)), d, out + half + i);
+    for (size_t r = 0; r < rows; ++r) {
+      const float* from = x + r * x_stride + i;
+      float* to = out + r * out_stride + i;
+      const auto a = hn::LoadU(d, from), b = hn::LoadU(d, from + half);
+      hn::StoreU(hn::NegMulAdd(b, s, hn::Mul(a, c)), d, to);
+      hn::StoreU(hn::MulAdd(a, s, hn::Mul(b, c)), d, to + half);
+    }
   }
 }
 
-// out [head_dim] = x turned by the given cos and sin [rotary_dim / 2]; sign -1 turns back. out may
-// be x.
-HWY_INLINE void rotate(const RopeTable& rope, const float* x, const float* cos, const float* sin,
-                       float sign, float* out) {
-  const size_t half = rope.rotary_dim / 2;
+// out [rows][head_dim] = rows of x turned by cos and sin [rotary_dim / 2]; sign -1 turns back.
+HWY_INLINE void rotate(const RopeTable& rope, const float* x, size_t x_stride, size_t rows,
+                       const float* cos, const float* sin, float sign, float* out) {
+  const size_t half = rope.rotary_dim / 2, n = rope.head_dim;
   size_t i = 0;
-  rotate_lanes(FullF(), x, cos, sin, half, sign, i, out);
-  rotate_lanes(hn::CappedTag<float, 4>(), x, cos, sin, half, sign, i, out);
-  rotate_lanes(hn::CappedTag<float, 1>(), x, cos, sin, half, sign, i, out);
-  for (size_t c = 2 * half; c < rope.head_dim; ++c) out[c] = x[c];
+  rotate_lanes(FullF(), x, x_stride, rows, cos, sin, sign, half, i, out, n);
+  rotate_lanes(hn::CappedTag<float, 4>(), x, x_stride, rows, cos, sin, sign, half, i, out, n);
+  rotate_lanes(hn::CappedTag<float, 1>(), x, x_stride, rows, cos, sin, sign, half, i, out, n);
+  for (size_t r = 0; r < rows && 2 * half < n; ++r) {
+    std::copy(x + r * x_stride + 2 * half, x + r * x_stride + n, out + r * n + 2 * half);
+  }
 }
 
-// Turns a query by 32 * distance.
-HWY_INLINE void rotate_coarse(const RopeTable& rope, const float* x, int32_t distance, float* out) {
+// Turns queries [rows][head_dim] by 32 * distance.
+HWY_INLINE void rotate_to_page(const RopeTable& rope, const float* x, size_t rows, int32_t distance,
+                               float* out) {
   const size_t row = static_cast<size_t>(std::abs(distance)) * (rope.rotary_dim / 2);
-  rotate(rope, x, rope.coarse_cos + row, rope.coarse_sin + row, distance < 0 ? -1.0f : 1.0f, out);
+  rotate(rope, x, rope.head_dim, rows, rope.coarse_cos + row, rope.coarse_sin + row,
+         distance < 0 ? -1.0f : 1.0f, out);
 }
 
 // q [rows][head_dim] = the rows of every step-th query, turned by their place in the block, times
-// the scale. Returns the number of rows.
-HWY_INLINE size_t load_queries(const QueryTile& tile, size_t step, float* q) {
+// the scale.
+HWY_INLINE void load_queries(const QueryTile& tile, size_t step, float* q) {
   const RopeTable& rope = *tile.rope;
-  const size_t half = rope.rotary_dim / 2;
-  size_t row = 0;
-  for (size_t i = 0; i < tile.n_queries; i += step) {
-    const size_t angle = (tile.offset + i) * half;
-    for (size_t g = 0; g < tile.group; ++g, ++row) {
-      float* out = q + row * rope.head_dim;
-      rotate(rope, tile.q + i * tile.q_stride + g * rope.head_dim, rope.fine_cos + angle,
-             rope.fine_sin + angle, 1.0f, out);
-      for (size_t c = 0; c < rope.head_dim; ++c) out[c] *= tile.scale;
-    }
+  const size_t query_floats = size_t{tile.group} * rope.head_dim;
+  for (size_t i = 0; i < tile.n_queries; i += step, q += query_floats) {
+    const size_t angle = (tile.offset + i) * (rope.rotary_dim / 2);
+    rotate(rope, tile.q + i * tile.q_stride, rope.head_dim, tile.group, rope.fine_cos + angle,
+           rope.fine_sin + angle, 1.0f, q);
+    for (size_t c = 0; c < query_floats; ++c) q[c] *= tile.scale;
   }
-  return row;
+}
+
+// Calls fn.template operator()<n>(row) for all rows in blocks of n <= 4.
+template <class Fn>
+HWY_INLINE void for_row_blocks(size_t rows, Fn fn) {
+  size_t r = 0;
+  for (; r + 4 <= rows; r += 4) fn.template operator()<4>(r);
+  if (rows - r == 3) fn.template operator()<3>(r);
+  if (rows - r == 2) fn.template operator()<2>(r);
+  if (rows - r == 1) fn.template operator()<1>(r);
 }
 
 }  // namespace varve::kernels::HWY_NAMESPACE

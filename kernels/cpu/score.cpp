@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <vector>
 
 #include "kernels/attend.h"
@@ -16,135 +17,345 @@
 HWY_BEFORE_NAMESPACE();
 namespace varve::kernels::HWY_NAMESPACE {
 
+using VF = hn::Vec<FullF>;
 constexpr FullF df;
 constexpr size_t kLanes = hn::MaxLanes(df);
-constexpr size_t kAheadPages = 6;  // how far the index of a page is fetched before its use
+constexpr size_t kBlockRows = 4;   // rows that share one reading of an index
+constexpr size_t kAheadPages = 8;  // how far the index of a page is fetched before its use
 
-// q . centre + |q| . radius of one page for rows of rotated q.
-template <class D>
-HWY_INLINE void radius_bounds(D d, const uint8_t* index, const float* q, size_t rows,
-                              size_t head_dim, float* bounds, size_t stride) {
-  for (size_t r = 0; r < rows; ++r) {
-    auto sum = hn::Zero(d), spread = hn::Zero(d);
-    for (size_t c = 0; c < head_dim; c += hn::Lanes(d)) {
-      const auto step = load_f16(d, index, head_dim + c);
-      const auto centre = hn::MulAdd(step, hn::Set(d, 127.5f), load_f16(d, index, c));
+// The mass of a page for one row is factor * e^exponent.
+struct Masses {
+  float* exponent;  // [rows][stride]
+  float* factor;    // [rows][stride]
+  size_t stride;    // pages, padded to whole vectors with empty masses
+};
+
+struct Add {
+  [[maybe_unused]] float operator()(float a, float b) const { return a + b; }
+  template <class V>
+  HWY_INLINE V operator()(V a, V b) const {
+    return hn::Add(a, b);
+  }
+};
+
+struct Max {
+  [[maybe_unused]] float operator()(float a, float b) const { return std::max(a, b); }
+  template <class V>
+  HWY_INLINE V operator()(V a, V b) const {
+    return hn::Max(a, b);
+  }
+};
+
+// out[r] = the lanes of v[r] taken together by op, for four rows at once.
+template <class Op, class D>
+HWY_INLINE void reduce_rows(D d, Op op, const hn::Vec<D>* v, float* out) {
+#if HWY_CAP_GE256
+  const hn::RepartitionToWide<D> dw;
+  const auto ab = op(hn::InterleaveLower(d, v[0], v[1]), hn::InterleaveUpper(d, v[0], v[1]));
+  const auto cd = op(hn::InterleaveLower(d, v[2], v[3]), hn::InterleaveUpper(d, v[2], v[3]));
+  const auto ab2 = hn::BitCast(dw, ab), cd2 = hn::BitCast(dw, cd);
+  const auto all = op(hn::BitCast(d, hn::InterleaveLower(dw, ab2, cd2)),
+                      hn::BitCast(d, hn::InterleaveUpper(dw, ab2, cd2)));
+  const hn::Half<D> dh;
+  const auto half = op(hn::LowerHalf(dh, all), hn::UpperHalf(dh, all));
+  if constexpr (hn::MaxLanes(D()) == 16) {
+    const hn::Half<decltype(dh)> dq;
+    hn::StoreU(op(hn::LowerHalf(dq, half), hn::UpperHalf(dq, half)), dq, out);
+  } else {
+    hn::StoreU(half, dh, out);
+  }
+#else
+  for (size_t r = 0; r < kBlockRows; ++r) {
+    float lanes[hn::MaxLanes(D())];
+    hn::StoreU(v[r], d, lanes);
+    out[r] = lanes[0];
+    for (size_t i = 1; i < hn::Lanes(d); ++i) out[r] = op(out[r], lanes[i]);
+  }
+#endif
+}
+
+// out[r] = q . centre + |q| . radius for kRows rows of rotated q.
+template <size_t kRows, class D>
+HWY_INLINE void radius_bounds(D d, const uint8_t* index, const float* q, size_t head_dim,
+                              float* out) {
+  hn::Vec<D> sum[kBlockRows];
+  for (auto& s : sum) s = hn::Zero(d);
+  for (size_t c = 0; c < head_dim; c += hn::Lanes(d)) {
+    const auto step = load_f16(d, index, head_dim + c);
+    const auto centre = hn::MulAdd(step, hn::Set(d, 127.5f), load_f16(d, index, c));
+    const auto radius = load_f16(d, index, 2 * head_dim + c);
+    for (size_t r = 0; r < kRows; ++r) {
       const auto x = hn::LoadU(d, q + r * head_dim + c);
-      sum = hn::MulAdd(x, centre, sum);
-      spread = hn::MulAdd(hn::Abs(x), load_f16(d, index, 2 * head_dim + c), spread);
+      sum[r] = hn::MulAdd(hn::Abs(x), radius, hn::MulAdd(x, centre, sum[r]));
     }
-    bounds[r * stride] = hn::GetLane(hn::SumOfLanes(d, hn::Add(sum, spread)));
+  }
+  reduce_rows(d, Add(), sum, out);
+}
+
+template <class D>
+void radius_masses(D d, const KvPage& page, const float* q, size_t rows, size_t head_dim,
+                   const Masses& masses, size_t p) {
+  const auto n_live = static_cast<float>(std::popcount(page.live_mask));
+  for_row_blocks(rows, [&]<size_t kRows>(size_t row) {
+    float bounds[kBlockRows];
+    radius_bounds<kRows>(d, page.index, q + row * head_dim, head_dim, bounds);
+    for (size_t r = 0; r < kRows; ++r) {
+      masses.exponent[(row + r) * masses.stride + p] = bounds[r] + page.log_weight;
+      masses.factor[(row + r) * masses.stride + p] = n_live;
+    }
+  });
+}
+
+#if HWY_CAP_GE256
+// Rows of queries folded with an index: logit = base + unit * sum over channels of code * q.
+struct FoldedQueries {
+  float* folded;  // [kBlockRows][head_dim]
+  int16_t* q;     // [kBlockRows][head_dim]
+  float base[kBlockRows];
+  float unit;
+};
+
+template <size_t kRows, class D>
+HWY_INLINE void fold_queries(D d, const uint8_t* index, const float* q, size_t head_dim,
+                             FoldedQueries& out) {
+  hn::Vec<D> base[kBlockRows], largest = hn::Set(d, 1e-30f);
+  for (auto& b : base) b = hn::Zero(d);
+  for (size_t c = 0; c < head_dim; c += hn::Lanes(d)) {
+    const auto step = load_f16(d, index, head_dim + c);
+    const auto bucket = hn::Mul(step, hn::Set(d, 64.0f));
+    const auto first = hn::MulAdd(step, hn::Set(d, 31.5f), load_f16(d, index, c));
+    for (size_t r = 0; r < kRows; ++r) {
+      const auto x = hn::LoadU(d, q + r * head_dim + c);
+      const auto folded = hn::Mul(x, bucket);
+      base[r] = hn::MulAdd(x, first, base[r]);
+      largest = hn::Max(largest, hn::Abs(folded));
+      hn::StoreU(folded, d, out.folded + r * head_dim + c);
+    }
+  }
+  reduce_rows(d, Add(), base, out.base);
+  const hn::Rebind<int16_t, D> d16;
+  const float max = hn::GetLane(hn::MaxOfLanes(d, largest));
+  const auto inverse = hn::Set(d, 32767.0f / max);
+  out.unit = max / 32767.0f;
+  for (size_t i = 0; i < kRows * head_dim; i += hn::Lanes(d)) {
+    const auto x = hn::NearestInt(hn::Mul(hn::LoadU(d, out.folded + i), inverse));
+    hn::StoreU(hn::DemoteTo(d16, x), d16, out.q + i);
   }
 }
 
-// log of the sum of e^x over the live ones of 32 numbers.
-HWY_INLINE float log_sum_exp(const float* x, uint32_t live_mask) {
-  HWY_ALIGN float logits[kBlockTokens];
-  for (size_t t = 0; t < kBlockTokens; ++t) {
-    logits[t] = (live_mask >> t & 1u) != 0 ? x[t] : -INFINITY;
+// Where token t's two bits of a channel pair lie after pair_planes, for t = token_of(i): bits
+// 2 * (i / 4).. of 32-bit word i % 4, and 16 bits higher those of the odd channel.
+HWY_INLINE size_t token_of(size_t i) {
+  const size_t bit = 16 * (i % 4) + 2 * (i / 4);
+  return 8 * (bit % 8 / 2) + bit / 8;
+}
+
+// pairs [head_dim / 2][4]: the planes of two channels with their 16-bit words interleaved.
+HWY_INLINE void pair_planes(const uint8_t* planes, size_t head_dim, uint32_t* pairs) {
+  const hn::ScalableTag<uint8_t> db;
+  HWY_ALIGN static constexpr uint8_t kOrder[16] = {0, 1, 8,  9,  2, 3, 10, 11,
+                                                   4, 5, 12, 13, 6, 7, 14, 15};
+  const auto order = hn::LoadDup128(db, kOrder);
+  auto* out = reinterpret_cast<uint8_t*>(pairs);
+  for (size_t i = 0; i < 8 * head_dim; i += hn::Lanes(db)) {
+    hn::StoreU(hn::TableLookupBytes(hn::LoadU(db, planes + i), order), db, out + i);
   }
-  auto largest = hn::Set(df, -INFINITY);
-  for (size_t t = 0; t < kBlockTokens; t += kLanes) {
-    largest = hn::Max(largest, hn::Load(df, logits + t));
+}
+
+// logits [kRows][32] of the tokens token_of(0..31).
+template <size_t kRows>
+HWY_INLINE void sketch_logits(const uint32_t* pairs, const FoldedQueries& queries, size_t head_dim,
+                              float* logits) {
+  const hn::RebindToSigned<FullF> di;
+  const hn::RebindToUnsigned<FullF> du;
+  const hn::Repartition<int16_t, FullF> d16;
+  const auto low_bits = hn::Set(du, 0x00030003u);
+  const auto quarter = hn::ShiftRight<2>(hn::Iota(du, 0));
+  for (size_t i = 0; i < kBlockTokens; i += 2 * kLanes) {
+    const auto shift0 =
+        hn::ShiftLeft<1>(hn::Add(quarter, hn::Set(du, static_cast<uint32_t>(i / 4))));
+    const auto shift1 = hn::Add(shift0, hn::Set(du, static_cast<uint32_t>(kLanes / 2)));
+    hn::Vec<decltype(di)> sum0[kRows], sum1[kRows], unused = hn::Zero(di);
+    for (size_t r = 0; r < kRows; ++r) sum0[r] = sum1[r] = hn::Zero(di);
+    for (size_t pair = 0; pair < head_dim / 2; ++pair) {
+      const auto words = hn::LoadDup128(du, pairs + 4 * pair);
+      const auto code0 = hn::BitCast(d16, hn::And(hn::Shr(words, shift0), low_bits));
+      const auto code1 = hn::BitCast(d16, hn::And(hn::Shr(words, shift1), low_bits));
+      for (size_t r = 0; r < kRows; ++r) {
+        int32_t two;
+        std::memcpy(&two, queries.q + r * head_dim + 2 * pair, sizeof two);
+        const auto q = hn::BitCast(d16, hn::Set(di, two));
+        sum0[r] = hn::ReorderWidenMulAccumulate(di, code0, q, sum0[r], unused);
+        sum1[r] = hn::ReorderWidenMulAccumulate(di, code1, q, sum1[r], unused);
+      }
+    }
+    const VF unit = hn::Set(df, queries.unit);
+    for (size_t r = 0; r < kRows; ++r) {
+      const VF base = hn::Set(df, queries.base[r]);
+      float* to = logits + r * kBlockTokens + i;
+      hn::StoreU(hn::MulAdd(hn::ConvertTo(df, sum0[r]), unit, base), df, to);
+      hn::StoreU(hn::MulAdd(hn::ConvertTo(df, sum1[r]), unit, base), df, to + kLanes);
+    }
+  }
+}
+
+struct SketchScratch {
+  std::vector<uint32_t> pairs;
+  std::vector<float> folded;
+  std::vector<int16_t> q;
+  void resize(size_t head_dim) {
+    pairs.resize(2 * head_dim);
+    folded.resize(kBlockRows * head_dim);
+    q.resize(kBlockRows * head_dim);
+  }
+  void load(const uint8_t* planes, size_t head_dim) { pair_planes(planes, head_dim, pairs.data()); }
+
+  template <size_t kRows, class D>
+  HWY_INLINE void logits(D d, const uint8_t* index, const float* x, size_t head_dim, float* out) {
+    FoldedQueries queries{folded.data(), q.data(), {}, 0};
+    fold_queries<kRows>(d, index, x, head_dim, queries);
+    sketch_logits<kRows>(pairs.data(), queries, head_dim, out);
+  }
+};
+#else
+HWY_INLINE size_t token_of(size_t i) { return i; }
+
+struct SketchScratch {
+  std::vector<float> codes;  // [head_dim][32]
+  void resize(size_t head_dim) { codes.resize(head_dim * kBlockTokens); }
+  void load(const uint8_t* planes, size_t head_dim) {
+    for (size_t c = 0; c < head_dim; ++c) {
+      uint64_t plane;
+      std::memcpy(&plane, planes + 8 * c, sizeof plane);
+      for (size_t t = 0; t < kBlockTokens; ++t) {
+        codes[c * kBlockTokens + t] = static_cast<float>(plane >> (8 * (t % 8) + 2 * (t / 8)) & 3);
+      }
+    }
+  }
+
+  template <size_t kRows, class D>
+  HWY_INLINE void logits(D, const uint8_t* index, const float* x, size_t head_dim, float* out) {
+    const hn::CappedTag<float, 1> d1;
+    std::fill_n(out, kRows * kBlockTokens, 0.0f);
+    for (size_t c = 0; c < head_dim; ++c) {
+      const float k_min = hn::GetLane(load_f16(d1, index, c));
+      const float k_step = hn::GetLane(load_f16(d1, index, head_dim + c));
+      for (size_t r = 0; r < kRows; ++r) {
+        const float q = x[r * head_dim + c];
+        const float base = q * (k_min + 31.5f * k_step), bucket = q * (64 * k_step);
+        for (size_t t = 0; t < kBlockTokens; ++t) {
+          out[r * kBlockTokens + t] += base + bucket * codes[c * kBlockTokens + t];
+        }
+      }
+    }
+  }
+};
+#endif
+
+// Each row's maximum and sum of e^(x - maximum) over 32 numbers.
+template <size_t kRows>
+HWY_INLINE void exponential_sums(const float* logits, float* max, float* sum) {
+  VF v[kBlockRows];
+  for (auto& x : v) x = hn::Set(df, -INFINITY);
+  for (size_t r = 0; r < kRows; ++r) {
+    for (size_t t = 0; t < kBlockTokens; t += kLanes) {
+      v[r] = hn::Max(v[r], hn::LoadU(df, logits + r * kBlockTokens + t));
+    }
+  }
+  reduce_rows(df, Max(), v, max);
+  for (auto& x : v) x = hn::Zero(df);
+  for (size_t r = 0; r < kRows; ++r) {
+    const VF base = hn::Set(df, max[r]);
+    for (size_t t = 0; t < kBlockTokens; t += kLanes) {
+      const VF x = hn::LoadU(df, logits + r * kBlockTokens + t);
+      v[r] = hn::Add(v[r], exp_negative(df, hn::Sub(x, base)));
+    }
+  }
+  reduce_rows(df, Add(), v, sum);
+}
+
+template <class D>
+void sketch_masses(D d, const KvPage& page, const float* q, size_t rows, size_t head_dim,
+                   SketchScratch& scratch, const Masses& masses, size_t p) {
+  scratch.load(page.index + 6 * head_dim, head_dim);
+  for_row_blocks(rows, [&]<size_t kRows>(size_t row) {
+    HWY_ALIGN float logits[kBlockRows * kBlockTokens];
+    float max[kBlockRows], sum[kBlockRows];
+    scratch.template logits<kRows>(d, page.index, q + row * head_dim, head_dim, logits);
+    for (size_t i = 0; i < kBlockTokens && page.live_mask != ~0u; ++i) {
+      if ((page.live_mask >> token_of(i) & 1u) != 0) continue;
+      for (size_t r = 0; r < kRows; ++r) logits[r * kBlockTokens + i] = -INFINITY;
+    }
+    exponential_sums<kRows>(logits, max, sum);
+    for (size_t r = 0; r < kRows; ++r) {
+      masses.exponent[(row + r) * masses.stride + p] = max[r] + page.log_weight;
+      masses.factor[(row + r) * masses.stride + p] = sum[r];
+    }
+  });
+}
+
+// Adds the softmax of a row's masses to the scores.
+HWY_INLINE void add_softmax(const float* exponent, float* factor, size_t n, float* scores) {
+  VF largest = hn::Set(df, -INFINITY), sum = hn::Zero(df);
+  for (size_t p = 0; p < n; p += kLanes) {
+    largest = hn::Max(largest, hn::LoadU(df, exponent + p));
   }
   const float max = hn::GetLane(hn::MaxOfLanes(df, largest));
-  auto sum = hn::Zero(df);
-  for (size_t t = 0; t < kBlockTokens; t += kLanes) {
-    sum = hn::Add(sum, exp_negative(df, hn::Sub(hn::Load(df, logits + t), hn::Set(df, max))));
-  }
-  return max + std::log(hn::GetLane(hn::SumOfLanes(df, sum)));
-}
-
-// The 32 codes of a channel's plane as floats.
-HWY_INLINE void plane_floats(uint64_t plane, float* codes) {
-  for (size_t t = 0; t < kBlockTokens; ++t) {
-    codes[t] = static_cast<float>(plane >> (8 * (t % 8) + 2 * (t / 8)) & 3);
-  }
-}
-
-template <class D>
-HWY_INLINE void sketch_masses(D d, const KvPage& page, float* q, size_t rows, size_t head_dim,
-                              float* masses, size_t stride) {
-  const auto* planes = reinterpret_cast<const uint64_t*>(page.index + 6 * head_dim);
-  HWY_ALIGN float logits[kBlockTokens], codes[kBlockTokens];
-  for (size_t r = 0; r < rows; ++r) {
-    float* x = q + r * head_dim;
-    auto constant = hn::Zero(d);
-    for (size_t c = 0; c < head_dim; c += hn::Lanes(d)) {
-      const auto step = load_f16(d, page.index, head_dim + c);
-      const auto base = hn::MulAdd(step, hn::Set(d, 31.5f), load_f16(d, page.index, c));
-      const auto v = hn::LoadU(d, x + c);
-      constant = hn::MulAdd(v, base, constant);
-      hn::StoreU(hn::Mul(v, hn::Mul(step, hn::Set(d, 64.0f))), d, x + c);
-    }
-    std::fill_n(logits, kBlockTokens, hn::GetLane(hn::SumOfLanes(d, constant)));
-    for (size_t c = 0; c < head_dim; ++c) {
-      plane_floats(planes[c], codes);
-      for (size_t t = 0; t < kBlockTokens; ++t) logits[t] += x[c] * codes[t];
-    }
-    masses[r * stride] = log_sum_exp(logits, page.live_mask);
-  }
-}
-
-// masses [n] -> added to scores as a softmax.
-HWY_INLINE void add_softmax(float* masses, size_t n, float* scores) {
-  float max = -INFINITY;
-  for (size_t p = 0; p < n; ++p) max = std::max(max, masses[p]);
   if (!(max > -INFINITY)) return;
-  auto sum = hn::Zero(df);
-  for (size_t p = 0; p < n; p += kLanes) {  // masses are padded with -inf
-    const auto e = exp_negative(df, hn::Sub(hn::LoadU(df, masses + p), hn::Set(df, max)));
-    hn::StoreU(e, df, masses + p);
-    sum = hn::Add(sum, e);
+  for (size_t p = 0; p < n; p += kLanes) {
+    const VF e = exp_negative(df, hn::Sub(hn::LoadU(df, exponent + p), hn::Set(df, max)));
+    const VF mass = hn::Mul(e, hn::LoadU(df, factor + p));
+    hn::StoreU(mass, df, factor + p);
+    sum = hn::Add(sum, mass);
   }
   const float inverse = 1.0f / hn::GetLane(hn::SumOfLanes(df, sum));
-  for (size_t p = 0; p < n; ++p) scores[p] += masses[p] * inverse;
+  for (size_t p = 0; p < n; ++p) scores[p] += factor[p] * inverse;
 }
 
-template <class D>
-void page_masses(D d, const QueryTile& tile, const KvPage& page, Score how, const float* q,
-                 float* q_page, size_t rows, float* masses, size_t stride) {
-  const size_t head_dim = tile.rope->head_dim;
-  if (page.live_mask == 0) {
-    for (size_t r = 0; r < rows; ++r) masses[r * stride] = -INFINITY;
-    return;
+struct Scratch {
+  std::vector<float> floats;
+  SketchScratch sketch;
+};
+
+HWY_INLINE void prefetch_index(const uint8_t* index, Score how, size_t head_dim) {
+  const size_t begin = how == Score::kRadius ? 0 : 6 * head_dim;
+  const size_t end = how == Score::kRadius ? 6 * head_dim : 14 * head_dim;
+  for (size_t i = begin; i < end; i += 64) hwy::Prefetch(index + i);
+  if (how == Score::kSketch) {
+    for (size_t i = 0; i < 4 * head_dim; i += 64) hwy::Prefetch(index + i);
   }
-  for (size_t r = 0; r < rows; ++r) {
-    rotate_coarse(*tile.rope, q + r * head_dim, page.distance, q_page + r * head_dim);
-  }
-  float extra = page.log_weight;
-  if (how == Score::kRadius) {
-    extra += std::log(static_cast<float>(std::popcount(page.live_mask)));
-    radius_bounds(d, page.index, q_page, rows, head_dim, masses, stride);
-  } else {
-    sketch_masses(d, page, q_page, rows, head_dim, masses, stride);
-  }
-  for (size_t r = 0; r < rows; ++r) masses[r * stride] += extra;
 }
 
 void score_pages(const QueryTile& tile, const KvPage* pages, size_t n_pages, Score how,
                  uint32_t query_step, float* scores) {
-  thread_local std::vector<float> scratch;
+  thread_local Scratch scratch;
   const size_t head_dim = tile.rope->head_dim, step = std::max(query_step, 1u);
   const size_t rows = (tile.n_queries + step - 1) / step * tile.group;
   const size_t stride = (n_pages + kLanes - 1) / kLanes * kLanes;
-  scratch.resize(rows * (2 * head_dim + stride));
-  float* q = scratch.data();
+  scratch.floats.resize(rows * (2 * head_dim + 2 * stride));
+  scratch.sketch.resize(head_dim);
+  float* q = scratch.floats.data();
   float* q_page = q + rows * head_dim;
-  float* masses = q_page + rows * head_dim;
+  const Masses masses{q_page + rows * head_dim, q_page + rows * (head_dim + stride), stride};
   std::fill_n(scores, n_pages, 0.0f);
-  std::fill_n(masses, rows * stride, -INFINITY);
+  std::fill_n(masses.exponent, rows * stride, -INFINITY);
+  std::fill_n(masses.factor, rows * stride, 0.0f);
   load_queries(tile, step, q);
   with_channel_tag(head_dim, [&](auto d) {
     for (size_t p = 0; p < n_pages; ++p) {
-      if (p + kAheadPages < n_pages) {
-        for (size_t b = 0; b < 6 * head_dim; b += 64)
-          hwy::Prefetch(pages[p + kAheadPages].index + b);
+      if (p + kAheadPages < n_pages) prefetch_index(pages[p + kAheadPages].index, how, head_dim);
+      if (pages[p].live_mask == 0) continue;
+      rotate_to_page(*tile.rope, q, rows, pages[p].distance, q_page);
+      if (how == Score::kRadius) {
+        radius_masses(d, pages[p], q_page, rows, head_dim, masses, p);
+      } else {
+        sketch_masses(d, pages[p], q_page, rows, head_dim, scratch.sketch, masses, p);
       }
-      page_masses(d, tile, pages[p], how, q, q_page, rows, masses + p, stride);
     }
   });
-  for (size_t r = 0; r < rows; ++r) add_softmax(masses + r * stride, n_pages, scores);
+  for (size_t r = 0; r < rows; ++r) {
+    add_softmax(masses.exponent + r * stride, masses.factor + r * stride, n_pages, scores);
+  }
 }
 
 }  // namespace varve::kernels::HWY_NAMESPACE
