@@ -66,6 +66,24 @@ absl::Status check_header(std::string_view file, Elf64_Ehdr* header) {
   return absl::OkStatus();
 }
 
+// A segment that ends behind the file would be mapped and crash the reader of its last pages.
+absl::Status check_extents(std::string_view file, const Elf64_Ehdr& header) {
+  Elf64_Phdr segment;
+  for (uint64_t i = 0; i < header.e_phnum; ++i) {
+    if (!read_entry(file, header.e_phoff, i, header.e_phentsize, &segment)) {
+      return damaged("the segment table lies outside the file");
+    }
+    if (segment.p_offset > file.size() || file.size() - segment.p_offset < segment.p_filesz) {
+      return damaged("a segment lies outside the file");
+    }
+  }
+  Elf64_Shdr last;
+  if (!read_entry(file, header.e_shoff, header.e_shnum - 1u, header.e_shentsize, &last)) {
+    return damaged("the section table lies outside the file");
+  }
+  return absl::OkStatus();
+}
+
 bool is_export(const Elf64_Sym& symbol) {
   const unsigned binding = ELF64_ST_BIND(symbol.st_info);
   return symbol.st_shndx != SHN_UNDEF && binding != STB_LOCAL;
@@ -76,6 +94,7 @@ bool is_export(const Elf64_Sym& symbol) {
 absl::StatusOr<std::vector<std::string>> elf_exports(std::string_view file) {
   Elf64_Ehdr header;
   if (const absl::Status status = check_header(file, &header); !status.ok()) return status;
+  if (const absl::Status status = check_extents(file, header); !status.ok()) return status;
 
   Elf64_Shdr table, strings;
   bool found = false;

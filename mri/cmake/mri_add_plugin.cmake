@@ -1,4 +1,4 @@
-# mri_add_plugin(KIND quantizer NAME int8 SOURCES int8.cpp … [LIBS …] [DEFINES …])
+# mri_add_plugin(KIND quantizer NAME int8 SOURCES int8.cpp … [LIBS …] [DEFINES …] [NO_INSTALL])
 #
 # Builds <kind>-<name>.so, target <kind>_<name>, into VARVE_PLUGIN_OUTPUT_DIRECTORY (not set:
 # CMAKE_BINARY_DIR) and installs it to <libdir>/varve. The library exports mri_plugin_entry_v1 alone
@@ -6,7 +6,7 @@
 # find_package(mri). DEFINES MRI_TARGET_VERSION=MRI_1_0 hides what a 1.0 host does not know.
 
 function(mri_add_plugin)
-  cmake_parse_arguments(P "" "KIND;NAME" "SOURCES;LIBS;DEFINES" ${ARGN})
+  cmake_parse_arguments(P "NO_INSTALL" "KIND;NAME" "SOURCES;LIBS;DEFINES" ${ARGN})
   if(P_UNPARSED_ARGUMENTS OR NOT P_KIND OR NOT P_NAME OR NOT P_SOURCES)
     message(FATAL_ERROR "mri_add_plugin: wants KIND, NAME and SOURCES; got '${ARGN}'")
   endif()
@@ -35,6 +35,8 @@ function(mri_add_plugin)
     PREFIX "" OUTPUT_NAME ${P_KIND}-${P_NAME} SUFFIX .so LIBRARY_OUTPUT_DIRECTORY ${directory}
     LINK_DEPENDS ${map} POSITION_INDEPENDENT_CODE ON C_VISIBILITY_PRESET hidden
     CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
-  include(GNUInstallDirs)
-  install(TARGETS ${target} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/varve COMPONENT plugins)
+  if(NOT P_NO_INSTALL)
+    include(GNUInstallDirs)
+    install(TARGETS ${target} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/varve COMPONENT plugins)
+  endif()
 endfunction()

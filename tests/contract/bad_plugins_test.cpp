@@ -1,0 +1,150 @@
+// Each plugin of tests/support/bad_plugins has one fault. Who catches it: the loader before a
+// function of it runs, the stack when it opens it, the proxy at the call, or the contract checks.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/plugin/stack.h"
+#include "tests/contract/contract_checks.h"
+
+namespace varve {
+namespace {
+
+using testing::HasSubstr;
+
+absl::StatusOr<std::unique_ptr<Stack>> stack_with(const std::string& name, VersionRange host = {}) {
+  StackSpec spec;
+  spec.plugin_directories = {BAD_PLUGINS};
+  spec.plugins = {{"quantizer", name, {}}};
+  spec.host_versions = host;
+  return load_stack(spec);
+}
+
+struct Case {
+  const char* name;
+  const char* rule;
+  const char* fragment;
+};
+
+void expect_refused(const absl::Status& status, const Case& c) {
+  EXPECT_FALSE(status.ok()) << c.name << " was let in";
+  EXPECT_THAT(std::string(status.message()),
+              testing::AllOf(HasSubstr(c.rule), HasSubstr(c.fragment)))
+      << c.name;
+}
+
+TEST(BadPlugins, ControlIsSound) {
+  const auto stack = stack_with("sound");
+  ASSERT_TRUE(stack.ok()) << stack.status();
+  EXPECT_THAT(test::size_findings(**stack, "quantizer"), testing::IsEmpty());
+}
+
+TEST(BadPlugins, LoaderRefusesBeforeAnyFunctionRuns) {
+  const Case cases[] = {
+      {"two_symbols", "MRI-E003", "helper_that_should_be_hidden"},
+      {"missing_symbol", "MRI-E004", "function_that_is_nowhere"},
+      {"major_2_entry", "MRI-E005", "a major 2 plugin needs a newer varve"},
+      {"wrong_magic", "MRI-E006", "wants the 8 bytes MRIPLUG"},
+      {"short_struct", "MRI-E007", "wants 88 bytes or more, has 40"},
+      {"unknown_kind", "MRI-E008", "has \"oracle\""},
+      {"null_open", "MRI-E009", "wants a function open, has null"},
+      {"min_above_max", "MRI-E011", "has 1.1..1.0"},
+      {"major_2", "MRI-E012", "wants MRI 2.0..2.0, has a host of 1.0..1.1"},
+      {"bad_id", "MRI-E013", "\"Not An Id\""},
+      {"bad_params", "MRI-E014", "found the integer 9; expected an integer from 0 to 4"}};
+  for (const Case& c : cases) {
+    expect_refused(load_plugin({BAD_PLUGINS}, "quantizer", c.name).status(), c);
+  }
+}
+
+TEST(BadPlugins, LoaderRefusesANewPluginOnAnOldHost) {
+  expect_refused(stack_with("min_1_1", {MRI_1_0, MRI_1_0}).status(),
+                 {"min_1_1", "MRI-E012",
+                  "wants MRI 1.1..1.1, has a host of 1.0..1.0. Rebuild the plugin with "
+                  "MRI_MIN_VERSION 1.0 or upgrade varve."});
+  EXPECT_TRUE(stack_with("min_1_1").ok());
+  EXPECT_FALSE(stack_with("sound", {MRI_VERSION(2, 0), MRI_VERSION(2, 0)}).ok()) << "a host of 2.0";
+}
+
+TEST(BadPlugins, StackRefusesAtOpen) {
+  const Case cases[] = {
+      {"refuses_open", "MRI-E016", "device failure: this machine has no such device"},
+      {"null_activate", "MRI-E016", "no null function"},
+      {"no_table", "MRI-E017", "mri.quantizer/1"},
+      {"null_in_table", "MRI-E017", "an incomplete one"}};
+  for (const Case& c : cases) expect_refused(stack_with(c.name).status(), c);
+}
+
+struct Outcome {
+  mri_status status;
+  std::string text;
+  uint64_t misbehaved;
+};
+
+Outcome call(const std::string& name, const std::string& method) {
+  const auto stack = stack_with(name);
+  EXPECT_TRUE(stack.ok()) << stack.status();
+  if (!stack.ok()) return {};
+  const auto quantizer = (*stack)->peer<mri_quantizer_v1>(MRI_QUANTIZER);
+  mri_error err{};
+  err.struct_size = sizeof(err);
+  mri_status status = MRI_OK;
+  if (method == "describe") {
+    mri_quant_desc desc{};
+    desc.hdr.struct_size = sizeof(desc);
+    status = quantizer.table->describe(quantizer.self, 64, &desc, &err);
+  } else if (method == "encode") {
+    mri_quant_encode_req req{};
+    req.hdr.struct_size = sizeof(req);
+    status = quantizer.table->encode(quantizer.self, &req, &err);
+  } else {
+    mri_quant_decode_req req{};
+    req.hdr.struct_size = sizeof(req);
+    status = quantizer.table->decode(quantizer.self, &req, &err);
+  }
+  return {status, err.msg, (*stack)->report()[0].misbehaved};
+}
+
+TEST(BadPlugins, ProxyContainsExceptions) {
+  const Outcome exception = call("throws", "encode");
+  EXPECT_EQ(exception.status, MRI_E_INTERNAL);
+  EXPECT_THAT(exception.text, HasSubstr("quantizer-throws: scale of block 7 is negative"));
+  EXPECT_EQ(exception.misbehaved, 1u);
+  const Outcome number = call("throws", "decode");
+  EXPECT_EQ(number.status, MRI_E_INTERNAL);
+  EXPECT_THAT(number.text, HasSubstr("an exception of unknown type"));
+}
+
+TEST(BadPlugins, ProxyDisbelievesImpossibleSizes) {
+  const Outcome big = call("big_written", "describe");
+  EXPECT_EQ(big.status, MRI_E_INTERNAL);
+  EXPECT_THAT(big.text, HasSubstr("more bytes than there are"));
+  EXPECT_EQ(big.misbehaved, 1u);
+  const Outcome zero = call("zero_written", "describe");
+  EXPECT_EQ(zero.status, MRI_E_INTERNAL);
+  EXPECT_THAT(zero.text, HasSubstr("nothing was written"));
+}
+
+TEST(BadPlugins, ProxyMakesErrorTextFit) {
+  const Outcome endless = call("endless_text", "encode");
+  EXPECT_EQ(endless.status, MRI_E_DEVICE) << "the status still counts";
+  EXPECT_EQ(endless.text, std::string(239, '?'));
+  EXPECT_EQ(endless.misbehaved, 1u);
+}
+
+TEST(BadPlugins, ProxyReplacesAnUnknownStatus) {
+  const Outcome invented = call("status_12345", "encode");
+  EXPECT_EQ(invented.status, MRI_E_INTERNAL);
+  EXPECT_THAT(invented.text, HasSubstr("unknown status 12345"));
+  EXPECT_EQ(invented.misbehaved, 1u);
+}
+
+TEST(BadPlugins, ContractCatchesAComparisonOfSizes) {
+  const auto stack = stack_with("equal_size");
+  ASSERT_TRUE(stack.ok()) << stack.status();
+  const std::vector<std::string> findings = test::size_findings(**stack, "quantizer");
+  EXPECT_THAT(findings, testing::Contains(HasSubstr("describe with struct_size 48: status 1")));
+  EXPECT_THAT(findings, testing::Contains(HasSubstr("describe with struct_size 4136: status 1")));
+}
+
+}  // namespace
+}  // namespace varve

@@ -1,0 +1,2 @@
+#define ID "Not An Id"
+#include "sound.h"

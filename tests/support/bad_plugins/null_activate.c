@@ -1,0 +1,2 @@
+#define ACTIVATE NULL
+#include "sound.h"

@@ -1,0 +1,2 @@
+#define DECODE NULL
+#include "sound.h"

@@ -1,0 +1,2 @@
+#define OPEN NULL
+#include "sound.h"

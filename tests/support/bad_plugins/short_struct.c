@@ -1,0 +1,2 @@
+#define STRUCT_SIZE 40
+#include "sound.h"

@@ -1,0 +1,2 @@
+#define KIND "oracle"
+#include "sound.h"

@@ -1,0 +1,3 @@
+#define MAGIC \
+  { 'M', 'R', 'I', 'P', 'L', 'U', 'G', 2 }
+#include "sound.h"
