@@ -2,7 +2,9 @@
 
 #include <dlfcn.h>
 
+#include <atomic>
 #include <cstring>
+#include <thread>
 
 #include "kernels/attend.h"
 #include "kernels/merge.h"
@@ -11,6 +13,11 @@
 #include "mri/ext/threads.h"
 
 namespace varve::test {
+
+uint32_t fake_concurrency(const mri_host* host) {
+  return static_cast<const FakeHost*>(host->self)->concurrency_;
+}
+
 namespace {
 
 namespace ref = kernels::ref;
@@ -134,9 +141,19 @@ void matmul_nt(void*, uint64_t m, uint64_t n, uint64_t k, const float* a, const 
   }
 }
 
-void parallel_for(const mri_host*, uint64_t n,
+// Backwards, so that nobody relies on the order; in real threads when there are several.
+void parallel_for(const mri_host* host, uint64_t n,
                   void (*task)(void* user, uint64_t i, uint32_t worker), void* user) {
-  for (uint64_t i = n; i-- > 0;) task(user, i, 0);  // backwards: nobody may rely on the order
+  std::atomic<uint64_t> left{n};
+  const auto work = [&](uint32_t worker) {
+    for (uint64_t i = 0; (i = left.load()) > 0;) {
+      if (left.compare_exchange_weak(i, i - 1)) task(user, i - 1, worker);
+    }
+  };
+  std::vector<std::thread> threads;
+  for (uint32_t w = 1; w < fake_concurrency(host); ++w) threads.emplace_back(work, w);
+  work(0);
+  for (std::thread& thread : threads) thread.join();
 }
 
 void check(mri_status status, const mri_error& err) {
@@ -144,10 +161,6 @@ void check(mri_status status, const mri_error& err) {
 }
 
 }  // namespace
-
-uint32_t fake_concurrency(const mri_host* host) {
-  return static_cast<const FakeHost*>(host->self)->concurrency_;
-}
 
 const mri_kernels_v1& ref_kernels() {
   static constexpr mri_kernels_v1 kTable = {

@@ -19,7 +19,7 @@ const mri_kernels_v1& ref_kernels();
 // refuses.
 class FakeHost {
  public:
-  // `concurrency` is what parallel_for claims to have.
+  // `concurrency`: threads of parallel_for; 1 runs loops in the calling thread.
   FakeHost(const std::string& library, std::vector<mri_param> params, uint32_t concurrency = 1);
   ~FakeHost();
   FakeHost(const FakeHost&) = delete;
