@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "kernels/attend.h"
@@ -16,8 +17,8 @@ HWY_BEFORE_NAMESPACE();
 namespace varve::kernels::HWY_NAMESPACE {
 
 constexpr size_t kBatchPages = 8;  // pages between two updates of the running maxima
+constexpr size_t kAheadPages = 3;  // how far a page is fetched before its use
 constexpr size_t kBatchTokens = kBatchPages * kBlockTokens;
-constexpr size_t kMaxGroups = 32;  // groups of 32 channels that share a value step
 
 using VF = hn::Vec<FullF>;
 constexpr FullF df;
@@ -34,6 +35,8 @@ struct State {
   float* max;        // [rows]
   float* sum;        // [rows]
   float* row_const;  // [rows], added to all logits of a page
+  float* steps;      // [32][groups of 32 channels], value steps of an int8 page
+  uint8_t* codes;    // [48 * head_dim], keys of an int8 page
 };
 
 // Keys t0.. of two neighbouring channels as vectors of tokens.
@@ -69,69 +72,50 @@ struct Bf16Keys {
   }
 };
 
-// The codes themselves: step and min are folded into the query.
+// Key codes as bytes: step and min are folded into the query.
 struct Int8Keys {
-  const uint64_t* top;
-  const uint64_t* mid;
-  const uint8_t* low;
-
-#if HWY_CAP_GE256
-  using Bytes = hn::FixedTag<uint8_t, kPassTokens>;
-  using Words = hn::Repartition<uint64_t, Bytes>;
-
-  HWY_INLINE hn::Vec<Bytes> codes(size_t c, size_t t0) const {
-    const Bytes db;
-    const Words dw;
-    const hn::Vec<Words> first = hn::Set(dw, 2 * t0 / 8);
-    const auto shift = hn::Add(first, hn::Add(hn::Iota(dw, 0), hn::Iota(dw, 0)));
-    const auto three = hn::Set(db, 3);
-    const auto tops = hn::And(hn::BitCast(db, hn::Shr(hn::Set(dw, top[c]), shift)), three);
-    const auto mids = hn::And(hn::BitCast(db, hn::Shr(hn::Set(dw, mid[c]), shift)), three);
-    const auto high = hn::Or(hn::ShiftLeft<2>(hn::BitCast(dw, tops)), hn::BitCast(dw, mids));
-    return hn::Or(hn::BitCast(db, hn::ShiftLeft<4>(high)), low_codes(c, t0));
-  }
-
-  HWY_INLINE hn::Vec<Bytes> low_codes(size_t c, size_t t0) const {
-    const Bytes db;
-    const Words dw;
-    hn::Vec<Words> nibbles;
-    if constexpr (kPassTokens == 32) {  // bytes 0..15 twice; the second time their high nibbles
-      nibbles = hn::BitCast(dw, hn::LoadDup128(db, low + 16 * c));
-      nibbles = hn::Shr(nibbles, hn::And(hn::ShiftLeft<1>(hn::Iota(dw, 0)), hn::Set(dw, 4)));
-    } else {
-      nibbles = hn::BitCast(dw, hn::LoadU(db, low + 16 * c + t0 % 16));
-      nibbles = t0 < 16 ? nibbles : hn::ShiftRight<4>(nibbles);
-    }
-    return hn::And(hn::BitCast(db, nibbles), hn::Set(db, 15));
-  }
-
-  HWY_INLINE void floats(size_t c, size_t t0, VF& first, VF& second) const {
-    const hn::Half<Bytes> dh;
+  const uint8_t* codes;  // [2][head_dim][16], the first 16 tokens and the others
+  size_t head_dim;
+  HWY_INLINE VF code(size_t c, size_t t) const {
+    const hn::Rebind<uint8_t, FullF> d8;
     const hn::RebindToSigned<FullF> di;
-    const auto all = codes(c, t0);
-    first = hn::ConvertTo(df, hn::PromoteTo(di, hn::LowerHalf(dh, all)));
-    second = hn::ConvertTo(df, hn::PromoteTo(di, hn::UpperHalf(dh, all)));
+    const uint8_t* at = codes + (t / 16 * head_dim + c) * 16 + t % 16;
+    return hn::ConvertTo(df, hn::PromoteTo(di, hn::LoadU(d8, at)));
   }
-#else  // the baseline has no vectors of codes
-  HWY_INLINE void floats(size_t c, size_t t0, VF& first, VF& second) const {
-    float values[2 * kLanes];
-    for (size_t i = 0; i < 2 * kLanes; ++i) {
-      const size_t t = t0 + i, shift = 8 * (t % 8) + 2 * (t / 8);
-      const uint64_t high = (top[c] >> shift & 3) << 6 | (mid[c] >> shift & 3) << 4;
-      values[i] = static_cast<float>(high | (low[16 * c + t % 16] >> (t < 16 ? 0 : 4) & 15));
-    }
-    first = hn::LoadU(df, values);
-    second = hn::LoadU(df, values + kLanes);
-  }
-#endif
-
   HWY_INLINE KeyPair load(size_t c, size_t t0) const {
-    KeyPair pair;
-    floats(c, t0, pair.even0, pair.even1);
-    floats(c + 1, t0, pair.odd0, pair.odd1);
-    return pair;
+    return {code(c, t0), code(c, t0 + kLanes), code(c + 1, t0), code(c + 1, t0 + kLanes)};
   }
 };
+
+// The bits of mask from a, the others from b.
+template <class V>
+HWY_INLINE V select(V mask, V a, V b) {
+  return hn::Or(hn::And(mask, a), hn::AndNot(mask, b));
+}
+
+// Writes codes as Int8Keys reads them. The two planes of a channel first become 16 bytes of high
+// nibbles in the order of the low ones.
+HWY_INLINE void unpack_codes(const uint8_t* top, const uint8_t* mid, const uint8_t* low,
+                             size_t head_dim, uint8_t* high, uint8_t* codes) {
+  const hn::CappedTag<uint64_t, 8> d64;
+  const auto* tops = reinterpret_cast<const uint64_t*>(top);
+  const auto* mids = reinterpret_cast<const uint64_t*>(mid);
+  const auto mask = hn::Set(d64, 0xcccccccccccccccc);
+  for (size_t c = 0; c < head_dim; c += hn::Lanes(d64)) {
+    const auto t = hn::LoadU(d64, tops + c), m = hn::LoadU(d64, mids + c);
+    hn::StoreInterleaved2(select(mask, hn::ShiftLeft<2>(t), m),
+                          select(mask, t, hn::ShiftRight<2>(m)), d64,
+                          reinterpret_cast<uint64_t*>(high) + 2 * c);
+  }
+  const auto upper = hn::Set(d64, 0xf0f0f0f0f0f0f0f0);
+  for (size_t i = 0; i < 16 * head_dim; i += 8 * hn::Lanes(d64)) {
+    const auto h = hn::LoadU(d64, reinterpret_cast<const uint64_t*>(high + i));
+    const auto l = hn::LoadU(d64, reinterpret_cast<const uint64_t*>(low + i));
+    hn::StoreU(select(upper, hn::ShiftLeft<4>(h), l), d64, reinterpret_cast<uint64_t*>(codes + i));
+    hn::StoreU(select(upper, h, hn::ShiftRight<4>(l)), d64,
+               reinterpret_cast<uint64_t*>(codes + 16 * head_dim + i));
+  }
+}
 
 // logits[r * kBatchTokens + t] = q_r . key t + row_const[r] for kRows rows and all tokens.
 template <size_t kRows, class Keys>
@@ -210,11 +194,9 @@ void page_logits(D d, const QueryTile& tile, const KvPage& page, const State& s,
       break;
     case KvFormat::kInt8: {
       fold_index(d, page.index, s);
-      const uint8_t* top = page.index + 6 * s.head_dim;
-      page_products(
-          Int8Keys{reinterpret_cast<const uint64_t*>(top),
-                   reinterpret_cast<const uint64_t*>(page.body), page.body + 8 * s.head_dim},
-          s, logits);
+      unpack_codes(page.index + 6 * s.head_dim, page.body, page.body + 8 * s.head_dim, s.head_dim,
+                   s.codes + 32 * s.head_dim, s.codes);
+      page_products(Int8Keys{s.codes, s.head_dim}, s, logits);
       break;
     }
   }
@@ -344,16 +326,15 @@ void int8_values(D d, const uint8_t* body, const State& s, const float* p) {
   const auto* codes = reinterpret_cast<const int8_t*>(body + 24 * s.head_dim);
   const uint8_t* steps = body + (24 + kBlockTokens) * s.head_dim;
   const size_t n_groups = (s.head_dim + 31) / 32;
-  HWY_ALIGN float all_steps[kBlockTokens * kMaxGroups];
-  HWY_ALIGN float step[kBlockTokens];
+  float step[kBlockTokens];
   for (size_t i = 0; i < kBlockTokens * n_groups; i += kLanes) {
-    hn::Store(load_f16(df, steps, i), df, all_steps + i);
+    hn::StoreU(load_f16(df, steps, i), df, s.steps + i);
   }
   for (size_t g = 0; g < n_groups; ++g) {
-    for (size_t t = 0; t < kBlockTokens; ++t) step[t] = all_steps[t * n_groups + g];
+    for (size_t t = 0; t < kBlockTokens; ++t) step[t] = s.steps[t * n_groups + g];
     for (size_t r = 0; r < s.rows; ++r) {
       for (size_t t = 0; t < kBlockTokens; t += kLanes) {
-        hn::StoreU(hn::Mul(hn::LoadU(df, p + r * kBatchTokens + t), hn::Load(df, step + t)), df,
+        hn::StoreU(hn::Mul(hn::LoadU(df, p + r * kBatchTokens + t), hn::LoadU(df, step + t)), df,
                    s.q_page + r * kBlockTokens + t);
       }
     }
@@ -381,20 +362,36 @@ void page_values(D d, const KvPage& page, const State& s, const float* p) {
 
 // The scratch of a thread, cut into the arrays of a State.
 State make_state(size_t rows, size_t head_dim) {
-  thread_local std::vector<float> scratch;
+  thread_local std::vector<float> floats;
+  thread_local std::vector<uint64_t> bytes;
   const size_t page_row = std::max(head_dim, kBlockTokens);  // q_page also holds p * step
-  scratch.resize(rows * (2 * head_dim + page_row + kBatchTokens + 3));
-  State s{rows, head_dim, scratch.data(), nullptr, nullptr, nullptr, nullptr, nullptr, nullptr};
-  s.q_page = s.q + rows * head_dim;
-  s.logits = s.q_page + rows * page_row;
-  s.acc = s.logits + rows * kBatchTokens;
-  s.max = s.acc + rows * head_dim;
-  s.sum = s.max + rows;
-  s.row_const = s.sum + rows;
+  floats.resize(rows * (2 * head_dim + page_row + kBatchTokens + 3) + kBlockTokens * head_dim);
+  bytes.resize(6 * head_dim);
+  State s{};
+  float* next = floats.data();
+  const auto cut = [&](size_t n) { return std::exchange(next, next + n); };
+  s.rows = rows;
+  s.head_dim = head_dim;
+  s.q = cut(rows * head_dim);
+  s.q_page = cut(rows * page_row);
+  s.logits = cut(rows * kBatchTokens);
+  s.acc = cut(rows * head_dim);
+  s.max = cut(rows);
+  s.sum = cut(rows);
+  s.row_const = cut(rows);
+  s.steps = next;
+  s.codes = reinterpret_cast<uint8_t*>(bytes.data());
   std::fill_n(s.acc, rows * head_dim, 0.0f);
   std::fill_n(s.max, rows, -INFINITY);
   std::fill_n(s.sum, rows, 0.0f);
   return s;
+}
+
+HWY_INLINE void prefetch_page(const KvPage& page, size_t head_dim) {
+  const size_t bytes = body_bytes(page.format, head_dim);
+  for (size_t i = 0; i < bytes; i += 64) hwy::Prefetch(page.body + i);
+  if (page.format != KvFormat::kInt8) return;
+  for (size_t i = 0; i < 14 * head_dim; i += 64) hwy::Prefetch(page.index + i);
 }
 
 HWY_INLINE bool any_visible(const QueryTile& tile, const KvPage& page) {
@@ -414,6 +411,7 @@ void attend_pages(D d, const QueryTile& tile, const KvPage* pages, size_t n_page
     n_batch = 0;
   };
   for (size_t p = 0; p < n_pages; ++p) {
+    if (p + kAheadPages < n_pages) prefetch_page(pages[p + kAheadPages], s.head_dim);
     if (!any_visible(tile, pages[p])) continue;
     page_logits(d, tile, pages[p], s, s.logits + n_batch * kBlockTokens);
     batch[n_batch++] = &pages[p];
