@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <string>
 
 #include "tests/unit/plugins/attention/planned.h"
 
@@ -62,6 +63,22 @@ TEST(HybridTest, FindsThePlantedNeedlePerHead) {
       EXPECT_TRUE(read.count(item.kv_head == 0 ? 1000 / 32 : 1700 / 32)) << positions;
     }
   }
+}
+
+// Blocks whose keys cancel out look large to the bound; the sketch sees each key.
+TEST(HybridTest, RanksByTheSketchNotByTheBound) {
+  KvText text(700, 9, 0.3f);
+  plant_needle(text, 0, 300);
+  for (uint32_t block = 2; block < 9; ++block) {
+    for (uint32_t t = block * 32; t < block * 32 + 32; ++t) {
+      text.key(0, t)[kDim / 2 - 1] = t % 2 == 0 ? 60.f : -60.f;
+      text.key(0, t)[kDim - 1] = t % 2 == 0 ? -60.f : 60.f;
+    }
+  }
+  const mri_attn_req& req = text.request(1, MRI_ATTN_SEQ_DECODE);
+  Planned hybrid(HYBRID_PLUGIN, params("true"));
+  hybrid.plan(req);
+  EXPECT_TRUE(distances(reads(hybrid.entries(0, 0))).count(300 / 32));
 }
 
 TEST(HybridTest, TakesHintsAlways) {
@@ -149,19 +166,39 @@ TEST(HybridTest, SummariesStandForWhatIsNotRead) {
   for (const Read& s : reads(compact.entries(0, 0), MRI_ATTN_SUMMARY)) EXPECT_EQ(s.distance, 32);
 }
 
-TEST(HybridTest, ReadsEverythingExactlyWhenTheChoiceHoldsAll) {
-  KvText text(700, 7);
-  const mri_attn_req& req = text.request(90, 0);
-  text.block(5).flags |= MRI_BLOCK_EVICTED;
-  Planned hybrid(HYBRID_PLUGIN, {param("top_k_blocks", 64), param("dense_below_tokens", 0)}, 2);
+TEST(HybridTest, SummariesLieBeforeTheWindow) {
+  KvText text(4120, 6);
+  const mri_attn_req& req = text.request(1, MRI_ATTN_SEQ_DECODE);
+  text.add_summaries(4120);  // of 4 segments; the window begins inside the last one
+  Planned hybrid(HYBRID_PLUGIN, params("true"));
+  hybrid.plan(req);
+  EXPECT_EQ(reads(hybrid.entries(0, 0), MRI_ATTN_SUMMARY).size(), 3u);
+}
+
+void expect_exact_when_all_is_chosen(uint32_t n_tokens, uint32_t n_queries, const char* positions) {
+  KvText text(n_tokens, 7);
+  const mri_attn_req& req = text.request(n_queries, 0);
+  const bool gap = std::string(positions) == "true";  // compact positions would close it
+  if (gap) text.block(5).flags |= MRI_BLOCK_EVICTED;
+  Planned hybrid(
+      HYBRID_PLUGIN,
+      {param("top_k_blocks", 64), param("dense_below_tokens", 0), param("positions", positions)},
+      2);
   hybrid.plan(req);
   ASSERT_EQ(hybrid.run(req), MRI_OK);
   std::vector<double> expected;
-  for (uint32_t row = 0; row < 90; ++row) {
+  for (uint32_t row = 0; row < n_queries; ++row) {
     for (uint32_t head = 0; head < kHeads; ++head) {
       EXPECT_NEAR(text.lse(row, head), text.exact(row, head, expected), 1e-4);
       for (uint32_t c = 0; c < kDim; ++c) ASSERT_NEAR(text.o(row, head)[c], expected[c], 1e-4);
     }
+  }
+}
+
+TEST(HybridTest, IsExactWhenTheChoiceHoldsAll) {
+  for (const char* positions : {"true", "compact"}) {
+    expect_exact_when_all_is_chosen(700, 90, positions);
+    expect_exact_when_all_is_chosen(2200, 3, positions);  // long enough to be cut into parts
   }
 }
 

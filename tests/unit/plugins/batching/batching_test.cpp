@@ -105,6 +105,17 @@ TEST_F(BatchingTest, AdmitsOnlyWhatFitsUnlessNothingRuns) {
   EXPECT_EQ(tokens(next_step(fcfs)), (Tokens{{0, 20}}));
 }
 
+TEST_F(BatchingTest, NobodyOvertakesARequestThatDoesNotFit) {
+  req_.kv_bytes_free = 1500;
+  add(false, 20, 900);
+  add(false, 5, 800);
+  add(true, 7, 100);
+  for (const char* library : {FCFS_PLUGIN, ROUTER_PLUGIN}) {
+    const FakeHost host(library, {});
+    EXPECT_EQ(tokens(next_step(host)), (Tokens{{2, 7}}));
+  }
+}
+
 TEST_F(BatchingTest, NothingToDoIsAnEmptyStep) {
   const FakeHost fcfs(FCFS_PLUGIN, {}), router(ROUTER_PLUGIN, {});
   EXPECT_TRUE(next_step(fcfs).empty());
