@@ -223,7 +223,7 @@ constexpr mri_param_desc kParams[] = {
                      "weight of the summaries that stand for blocks not read; 0 leaves them out "
                      "and saves their time"),
     mri::param_int(
-        "dense_below_tokens", 2048, 0, INT32_MAX,
+        "dense_below_tokens", 3072, 0, INT32_MAX,
         "up to this context length everything is read: choosing would cost more than it saves"),
     mri::param_bool("dense_last_tile", true,
                     "the last tile of a prompt, which holds the question, reads everything (inside "
