@@ -13,6 +13,7 @@
 #include "adapters/light/model/decode_rows.h"
 #include "adapters/light/model/model_error.h"
 #include "adapters/light/model/model_source.h"
+#include "kernels/unpack.h"
 
 namespace varve::light {
 namespace {
@@ -264,7 +265,7 @@ Model Loader::load() {
 
 void Model::embedding_row(uint32_t token, float* out) const {
   const PackedWeights& table = config.tied_embeddings ? output : embedding;
-  for (size_t i = 0; i < table.k(); ++i) out[i] = table.at(token, i);
+  kernels::cpu::unpack_rows_f32(table, token, token + 1, out, table.k());
 }
 
 uint64_t Model::weight_bytes() const {

@@ -50,7 +50,7 @@ struct LoadOptions {
   unsigned threads = 2;
   // Called as parts of the model become ready, `done` of `total` weight bytes of the file; one call
   // at a time, from any of the loading threads. False stops the loading with a ModelError.
-  std::function<bool(uint64_t done, uint64_t total)> progress;
+  std::function<bool(uint64_t done, uint64_t total)> progress = nullptr;
 };
 
 // Checks and loads a GGUF file or a HuggingFace folder. Weights are read piece by piece and packed

@@ -15,7 +15,7 @@ namespace varve::light {
 namespace {
 
 constexpr size_t kMaxTextBytes = 1u << 30;
-constexpr size_t kMaxRunBytes = 8192;
+constexpr size_t kMaxFragmentBytes = 8192;
 
 std::string vocabulary_path(const std::string& path, const std::string& tokenizer_path) {
   if (!tokenizer_path.empty()) return tokenizer_path;
@@ -36,6 +36,30 @@ bool is_blank(char c) {
 }
 bool continues_character(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
 
+// Byte-pair vocabularies split a text by a regular expression first, whose matching of a run
+// without blanks (or of blanks) needs stack in proportion: only such runs are cut.
+size_t cut_in_long_run(std::string_view text) {
+  size_t run = 0;
+  for (size_t i = 1; i < text.size(); ++i) {
+    run = is_blank(text[i]) == is_blank(text[i - 1]) ? run + 1 : 0;
+    if (run >= kMaxFragmentBytes && !continues_character(text[i])) return i;
+  }
+  return text.size();
+}
+
+// libllama's SentencePiece takes time in proportion to the square of a text's length where
+// characters are not in the vocabulary: every text is cut, before a word or line where there is
+// one, which no token spans.
+size_t cut_before_blank(std::string_view text) {
+  if (text.size() <= kMaxFragmentBytes) return text.size();
+  for (size_t i = kMaxFragmentBytes; i > kMaxFragmentBytes / 2; --i) {
+    if (is_blank(text[i]) && !is_blank(text[i - 1])) return i;
+  }
+  size_t cut = kMaxFragmentBytes;
+  while (cut > kMaxFragmentBytes - 4 && continues_character(text[cut])) --cut;
+  return cut;
+}
+
 }  // namespace
 
 void Tokenizer::Free::operator()(llama_model* model) const { llama_model_free(model); }
@@ -54,6 +78,8 @@ Tokenizer::Tokenizer(const std::string& path, const std::string& tokenizer_path)
     refuse(path_, ": libllama cannot read the vocabulary: ", take_library_error());
   vocab_ = llama_model_get_vocab(model_.get());
   vocab_size_ = static_cast<uint32_t>(llama_vocab_n_tokens(vocab_));
+  bpe_ = llama_vocab_type(vocab_) == LLAMA_VOCAB_TYPE_BPE;
+  append_tokens("\n", false, newline_);
   // libllama aborts when it is told to add a token that the vocabulary lacks.
   if ((llama_vocab_get_add_bos(vocab_) && bos() == kNone) ||
       (llama_vocab_get_add_eos(vocab_) && eos() == kNone)) {
@@ -69,7 +95,7 @@ Tokenizer::Tokenizer(const std::string& path, const std::string& tokenizer_path)
   }
 }
 
-void Tokenizer::append_tokens(std::string_view text, bool add_special, bool parse_special,
+void Tokenizer::append_tokens(std::string_view text, bool parse_special,
                               std::vector<int32_t>& out) const {
   const size_t start = out.size();
   const auto length = static_cast<int32_t>(text.size());
@@ -77,11 +103,10 @@ void Tokenizer::append_tokens(std::string_view text, bool add_special, bool pars
   int32_t n = 0;
   try {
     n = llama_tokenize(vocab_, text.data(), length, out.data() + start,
-                       static_cast<int32_t>(out.size() - start), add_special, parse_special);
+                       static_cast<int32_t>(out.size() - start), false, parse_special);
     if (n < 0 && n != INT32_MIN) {
       out.resize(start + static_cast<size_t>(-n));
-      n = llama_tokenize(vocab_, text.data(), length, out.data() + start, -n, add_special,
-                         parse_special);
+      n = llama_tokenize(vocab_, text.data(), length, out.data() + start, -n, false, parse_special);
     }
   } catch (const std::bad_alloc&) {
     throw;
@@ -92,24 +117,35 @@ void Tokenizer::append_tokens(std::string_view text, bool add_special, bool pars
   out.resize(start + static_cast<size_t>(n));
 }
 
-// Where to cut the start of `text` off: its whole length, or inside a run that is too long, at a
-// character's start and never inside a special token.
+// Where to cut the start of `text` off: its whole length, or a place for the kind of vocabulary,
+// and never inside a special token.
 size_t Tokenizer::next_cut(std::string_view text, bool parse_special) const {
-  size_t run = 0, cut = text.size();
-  for (size_t i = 1; i < text.size(); ++i) {
-    run = is_blank(text[i]) == is_blank(text[i - 1]) ? run + 1 : 0;
-    if (run >= kMaxRunBytes && !continues_character(text[i])) {
-      cut = i;
-      break;
-    }
-  }
+  size_t cut = bpe_ ? cut_in_long_run(text) : cut_before_blank(text);
   if (cut == text.size() || !parse_special) return cut;
   for (const std::string& special : special_texts_) {
     const size_t first = cut < special.size() ? 0 : cut - special.size() + 1;
-    const size_t found = text.find(special, first);
+    const size_t found = text.substr(0, cut + special.size()).find(special, first);
     if (found != std::string_view::npos && found < cut && found > 0) cut = found;
   }
   return cut;
+}
+
+// A SentencePiece text gets a blank put before it. A fragment that continues a text must not, so it
+// is tokenised behind a newline, which never joins its neighbours, and that start is taken off
+// again.
+void Tokenizer::append_continued(std::string_view text, bool parse_special,
+                                 std::vector<int32_t>& out) const {
+  std::vector<int32_t> tokens;
+  std::string line(1, '\n');
+  line += text;
+  append_tokens(line, parse_special, tokens);
+  if (std::mismatch(newline_.begin(), newline_.end(), tokens.begin(), tokens.end()).first ==
+      newline_.end()) {
+    out.insert(out.end(), tokens.begin() + static_cast<std::ptrdiff_t>(newline_.size()),
+               tokens.end());
+  } else {
+    append_tokens(text, parse_special, out);
+  }
 }
 
 std::vector<int32_t> Tokenizer::tokenize(std::string_view text, bool add_special,
@@ -117,18 +153,16 @@ std::vector<int32_t> Tokenizer::tokenize(std::string_view text, bool add_special
   if (text.size() > kMaxTextBytes)
     refuse("a text of ", text.size(), " bytes; at most ", kMaxTextBytes, " are accepted");
   std::vector<int32_t> out;
-  if (llama_vocab_type(vocab_) != LLAMA_VOCAB_TYPE_BPE) {
-    append_tokens(text, add_special, parse_special, out);
-    return out;
-  }
-  // A fragment before the last must not end with the end token, so special tokens are added around
-  // the whole.
   if (add_special && llama_vocab_get_add_bos(vocab_)) out.push_back(bos());
-  do {
+  for (bool first = true; !text.empty(); first = false) {
     const size_t cut = next_cut(text, parse_special);
-    append_tokens(text.substr(0, cut), false, parse_special, out);
+    if (first || bpe_) {
+      append_tokens(text.substr(0, cut), parse_special, out);
+    } else {
+      append_continued(text.substr(0, cut), parse_special, out);
+    }
     text.remove_prefix(cut);
-  } while (!text.empty());
+  }
   if (add_special && llama_vocab_get_add_eos(vocab_)) out.push_back(eos());
   return out;
 }

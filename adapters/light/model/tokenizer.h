@@ -37,9 +37,10 @@ class Tokenizer {
 
   // add_special: begin (and end) with the tokens the model wants there. parse_special: text such as
   // <|im_end|> becomes its token; leave it false for text that users wrote. Any bytes are accepted;
-  // invalid UTF-8 becomes some tokens. A run of more than 8 KiB without a change between blank and
-  // other characters is cut there for tokenizers with a regular expression, whose matching would
-  // need a deep stack. Throws ModelError for more than 1 GiB.
+  // invalid UTF-8 becomes some tokens. Time grows in proportion to the text and stack use is
+  // bounded: SentencePiece texts are tokenised in fragments of 8 KiB that end before a word,
+  // byte-pair texts whole except that a run of more than 8 KiB of blanks or of other characters is
+  // cut there. Throws ModelError for more than 1 GiB.
   std::vector<int32_t> tokenize(std::string_view text, bool add_special, bool parse_special) const;
 
   // The bytes of one token, which may be part of a character (see TextStream); special: control
@@ -69,14 +70,16 @@ class Tokenizer {
     void operator()(llama_model* model) const;
   };
 
-  void append_tokens(std::string_view text, bool add_special, bool parse_special,
-                     std::vector<int32_t>& out) const;
+  void append_tokens(std::string_view text, bool parse_special, std::vector<int32_t>& out) const;
+  void append_continued(std::string_view text, bool parse_special, std::vector<int32_t>& out) const;
   size_t next_cut(std::string_view text, bool parse_special) const;
 
   std::string path_;
   std::unique_ptr<llama_model, Free> model_;
   const llama_vocab* vocab_ = nullptr;
   uint32_t vocab_size_ = 0;
+  bool bpe_ = false;
+  std::vector<int32_t> newline_;  // the tokens of "\n" alone
   std::string chat_template_;
   std::vector<std::string> special_texts_;  // tokens that parse_special finds in a text
 };
