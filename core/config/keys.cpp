@@ -26,6 +26,7 @@ KeySpec float_key(std::string key, double default_value, double min, double max,
   return {std::move(key), std::move(help), "", ValueType::kFloat, Value(default_value), min, max};
 }
 
+// "none" leaves a kind out, except the runtime.
 KeySpec plugin_key(const char* default_value, const char* help) {
   return text_key("plugin", default_value, help);
 }
@@ -55,19 +56,25 @@ std::vector<TableSpec> make_tables() {
         int_key("max_tokens", 0, 0, kTokensMax,
                 "longest context, prompt and answer together; 0: what the runtime allows")},
        true},
-      {"kv_tier", "which tokens are hot, warm or cold", {plugin_key("age", "which policy")}, true},
+      {"kv_tier",
+       "which tokens are hot, warm or cold",
+       {plugin_key("age", "which policy; none: the runtime does without")},
+       true},
       {"quantizer",
        "how warm and cold tokens are encoded",
-       {plugin_key("int8", "which encoding")},
+       {plugin_key("int8", "which encoding; none: the runtime does without")},
        true},
-      {"attention", "which tokens a query reads", {plugin_key("hybrid", "which variant")}, true},
+      {"attention",
+       "which tokens a query reads",
+       {plugin_key("hybrid", "which variant; none: the runtime does without")},
+       true},
       {"summary",
        "what stands for cold tokens in attention",
        {plugin_key("clusters", "which encoder; none: cold tokens have no summary")},
        true},
       {"batching",
        "which requests the next step serves",
-       {plugin_key("fcfs", "which policy")},
+       {plugin_key("fcfs", "which policy; none: the runtime does without")},
        true},
       {"plugins",
        "where plugins are found",

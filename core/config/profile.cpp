@@ -204,14 +204,17 @@ absl::StatusOr<PluginValues> Profile::plugin_values(std::string_view table,
   }
   const TableSpec& host = *find_table(table);
   const Setting& plugin = *find(table, "plugin");
+  std::vector<KeySpec> known = host.keys;
+  for (const KeySpec& spec : specs) {
+    if (home_of(table, spec.key).first == table) known.push_back(spec);
+  }
   for (const auto& [key, setting] : this->table(table)) {
-    const bool known = find_key(specs, key) != nullptr || find_key(host.keys, key) != nullptr;
-    if (known || setting.layer < plugin.layer) continue;
+    if (find_key(known, key) != nullptr || setting.layer < plugin.layer) continue;
     errors.add(setting.layer, 0, 0,
                absl::StrCat(setting.where, ": found unknown key ",
                             quoted(absl::StrCat(host.name, ".", key)),
                             "; expected a parameter of the ", host.name, " plugin ",
-                            to_text(plugin.value), suggestion(key, names_of(specs))));
+                            to_text(plugin.value), suggestion(key, names_of(known))));
   }
   const absl::Status status = errors.status();
   if (!status.ok()) return status;

@@ -102,17 +102,16 @@ class ProfileBuilder::TomlReader {
   void read_key(const TableSpec& table, const std::string& name, const toml::key& key,
                 const toml::node& node) {
     const KeySpec* spec = find_key(table.keys, name);
-    if (spec == nullptr && !table.has_plugin)
-      return builder_.add_unknown_key(table, name, place(key.source().begin));
+    const Place here = place(key.source().begin);
+    if (spec == nullptr && !table.has_plugin) return builder_.add_unknown_key(table, name, here);
     std::optional<Value> value = value_of(node);
     if (!value.has_value()) {
       return builder_.add_error(
-          place(node.source().begin),
-          absl::StrCat(table.name, ".", name, ": found ", type_name(node), "; expected ",
-                       spec == nullptr ? "a boolean, number, string or array of strings"
-                                       : spec->expectation()));
+          here, absl::StrCat(table.name, ".", name, ": found ", type_name(node), "; expected ",
+                             spec == nullptr ? "a boolean, number, string or array of strings"
+                                             : spec->expectation()));
     }
-    builder_.add_value(table, name, *std::move(value), place(node.source().begin));
+    builder_.add_value(table, name, *std::move(value), here);
   }
 
   ProfileBuilder& builder_;

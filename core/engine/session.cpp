@@ -83,6 +83,31 @@ absl::Status Session::append(std::span<const int32_t> tokens) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::vector<mri_kv_block_info>> Session::blocks() const {
+  std::vector<mri_kv_block_info> blocks;
+  mri_summary_req req{};
+  req.hdr.struct_size = sizeof(req);
+  req.what = MRI_SUMMARY_BLOCKS;
+  mri_status status = MRI_E_SPACE;
+  mri_error error = empty_error();
+  // The first call tells how many there are.
+  for (int attempt = 0; attempt < 2 && status == MRI_E_SPACE; ++attempt) {
+    req.out = blocks.data();
+    req.capacity = blocks.size();
+    mri_summary_rsp rsp{};
+    rsp.hdr.struct_size = sizeof(rsp);
+    status = runtime_->get_kv_summary(self_, ctx_, &req, &rsp, &error);
+    if (status != MRI_OK && status != MRI_E_SPACE) break;
+    if (rsp.n_out > n_tokens_) {
+      return absl::InternalError(absl::StrCat("get_kv_summary: the runtime tells of ", rsp.n_out,
+                                              " blocks; expected at most one per token"));
+    }
+    blocks.resize(rsp.n_out);
+  }
+  if (status != MRI_OK) return to_status("get_kv_summary", status, error);
+  return blocks;
+}
+
 absl::StatusOr<Answer> generate(Session& session, const Text& text, Sampler& sampler,
                                 uint64_t max_tokens,
                                 const std::function<void(std::string_view)>& on_text) {

@@ -44,6 +44,10 @@ class Session {
   // serves its destructor.
   absl::Status append(std::span<const int32_t> tokens);
 
+  // Every block of the text, in order. Legal right after start(), before append(); else
+  // kFailedPrecondition.
+  absl::StatusOr<std::vector<mri_kv_block_info>> blocks() const;
+
   std::span<const float> logits() const { return logits_; }  // [vocabulary]
   const mri_kv_usage& usage() const { return usage_; }       // after the last call
   uint64_t n_tokens() const { return n_tokens_; }

@@ -70,7 +70,7 @@ TEST(Profile, CommandLineBeatsEnvironmentBeatsFileBeatsDefault) {
   EXPECT_EQ(profile->number("generate", "temperature"), 0.0);
   EXPECT_EQ(profile->find("generate", "max_tokens")->where, "--set \"generate.max_tokens=5\"");
   EXPECT_EQ(profile->find("generate", "seed")->where, "environment variable VARVE_GENERATE_SEED");
-  EXPECT_EQ(profile->find("generate", "top_p")->where, "p.toml:4:9");
+  EXPECT_EQ(profile->find("generate", "top_p")->where, "p.toml:4:1");
   EXPECT_EQ(profile->find("generate", "temperature")->where, "default");
 }
 
@@ -82,14 +82,14 @@ TEST(Profile, SaysWhatWasFoundAndExpectedAndWhere) {
             "p.toml:2:2: found unknown table \"atention\"; expected a table of configs/varve.toml; "
             "did you mean \"attention\"?");
   EXPECT_EQ(error_of("[runtime]\nthreads = \"many\"\n"),
-            "p.toml:2:11: runtime.threads: found the string \"many\"; expected an integer from 0 "
+            "p.toml:2:1: runtime.threads: found the string \"many\"; expected an integer from 0 "
             "to 1024");
   EXPECT_EQ(
       error_of("[runtime]\nthreads = 2000\n"),
-      "p.toml:2:11: runtime.threads: found the integer 2000; expected an integer from 0 to 1024");
+      "p.toml:2:1: runtime.threads: found the integer 2000; expected an integer from 0 to 1024");
   EXPECT_EQ(
       error_of("[generate]\ntop_p = nan\n"),
-      "p.toml:2:9: generate.top_p: found the decimal number nan; expected a number from 0 to 1");
+      "p.toml:2:1: generate.top_p: found the decimal number nan; expected a number from 0 to 1");
   EXPECT_THAT(error_of("[runtime\n"),
               StartsWith("p.toml:1:9: found a syntax error; expected TOML: "));
   EXPECT_THAT(error_of("threads = 3\n"),
@@ -102,7 +102,7 @@ TEST(Profile, SaysWhatWasFoundAndExpectedAndWhere) {
 TEST(Profile, NamesTheFirstErrorByPositionAndCountsTheOthers) {
   EXPECT_THAT(
       error_of("[runtime]\nthreads = -1\n[generate]\nseed = -1\n[zzzzzz]\n"),
-      testing::AllOf(StartsWith("p.toml:2:11: "), testing::EndsWith(" (and 2 more errors)")));
+      testing::AllOf(StartsWith("p.toml:2:1: "), testing::EndsWith(" (and 2 more errors)")));
 }
 
 TEST(Profile, EscapesHostileNames) {
@@ -145,15 +145,20 @@ TEST(PluginValues, FillsDefaultsAndTypes) {
 
 TEST(PluginValues, RefusesWhatThePluginDoesNotKnow) {
   EXPECT_EQ(plugin_error_of("[attention]\nwindow_token = 1\n"),
-            "p.toml:2:16: found unknown key \"attention.window_token\"; expected a parameter of "
+            "p.toml:2:1: found unknown key \"attention.window_token\"; expected a parameter of "
             "the attention plugin "
             "\"hybrid\"; did you mean \"window_tokens\"?");
   EXPECT_EQ(
       plugin_error_of("[attention]\nbacking = \"disk\"\n"),
-      "p.toml:2:11: attention.backing: found the string \"disk\"; expected one of none, ram, file");
+      "p.toml:2:1: attention.backing: found the string \"disk\"; expected one of none, ram, file");
   EXPECT_EQ(plugin_error_of("", {"attention.window_tokens=-1"}),
             "--set \"attention.window_tokens=-1\": attention.window_tokens: found \"-1\"; expected "
             "an integer from 0 to 4096");
+}
+
+TEST(PluginValues, SuggestsHostKeysToo) {
+  EXPECT_THAT(plugin_error_of("[attention]\nplugim = \"x\"\n"),
+              HasSubstr("did you mean \"plugin\"?"));
 }
 
 TEST(PluginValues, DropsValuesWrittenForAReplacedPlugin) {

@@ -117,6 +117,19 @@ TEST_F(SessionTest, CancelStopsPromptAndSteps) {
   EXPECT_EQ(answer.status().code(), absl::StatusCode::kCancelled);
 }
 
+TEST_F(SessionTest, TellsItsBlocksUntilTheFirstStep) {
+  const auto session = start(std::vector<int32_t>(100, 'a'));
+  ASSERT_TRUE(session.ok());
+  const auto blocks = (*session)->blocks();
+  ASSERT_TRUE(blocks.ok()) << blocks.status();
+  ASSERT_EQ(blocks->size(), 4u);
+  EXPECT_EQ((*blocks)[3].n_tokens, 4u);
+  EXPECT_EQ((*blocks)[0].tier, 1u);
+  EXPECT_EQ((*blocks)[3].tier, 0u);
+  ASSERT_TRUE((*session)->append(std::vector<int32_t>{'a'}).ok());
+  EXPECT_EQ((*session)->blocks().status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
 TEST_F(SessionTest, ContextEndsWithTheSession) {
   uint64_t ctx = 0;
   {

@@ -1,0 +1,117 @@
+// varve plugin: what can be loaded, and what it can be told.
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "core/base/text.h"
+#include "core/plugin/library.h"
+#include "tools/varve/chosen_plugins.h"
+#include "tools/varve/command.h"
+
+namespace varve::cli {
+namespace {
+
+nlohmann::ordered_json value_json(const Value& value) {
+  return std::visit([](const auto& v) { return nlohmann::ordered_json(v); }, value);
+}
+
+nlohmann::ordered_json info_json(const PluginInfo& info) {
+  nlohmann::ordered_json params = nlohmann::ordered_json::array();
+  for (const KeySpec& spec : info.params) {
+    params.push_back({{"key", spec.key},
+                      {"help", spec.help},
+                      {"default", value_json(spec.default_value)},
+                      {"expected", spec.expectation()},
+                      {"environment", environment_name(info.kind, spec.key)}});
+  }
+  return {{"kind", info.kind},
+          {"name", info.name},
+          {"id", info.id},
+          {"version", info.version},
+          {"mri_min", version_text(info.versions.min)},
+          {"mri_max", version_text(info.versions.max)},
+          {"mri_used", version_text(info.negotiated)},
+          {"build", info.build},
+          {"path", info.path},
+          {"params", std::move(params)}};
+}
+
+void print_info(const PluginInfo& info) {
+  std::cout << absl::StrFormat(
+      "%s %s\n  id       %s %s\n  MRI      %s to %s, used here: %s\n  build    %s\n  path     %s\n",
+      info.kind, info.name, info.id, info.version, version_text(info.versions.min),
+      version_text(info.versions.max), version_text(info.negotiated), info.build, info.path);
+  if (info.params.empty()) std::cout << "  no parameters\n";
+  for (const KeySpec& spec : info.params) {
+    std::cout << absl::StrFormat("\n  %s.%s = %s\n    %s\n    %s; %s\n", info.kind, spec.key,
+                                 to_text(spec.default_value), spec.help, spec.expectation(),
+                                 environment_name(info.kind, spec.key));
+  }
+}
+
+int list(const CommandLine& line, const std::vector<std::string>& directories) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  for (const ListedPlugin& plugin : list_plugins(directories)) {
+    if (line.json()) {
+      json.push_back(
+          plugin.info.ok()
+              ? info_json(*plugin.info)
+              : nlohmann::ordered_json{{"path", plugin.path},
+                                       {"refused", std::string(plugin.info.status().message())}});
+    } else if (plugin.info.ok()) {
+      std::cout << absl::StrFormat("%-10s %-12s %-8s MRI %s  %s\n", plugin.info->kind,
+                                   plugin.info->name, plugin.info->version,
+                                   version_text(plugin.info->negotiated), plugin.path);
+    } else {
+      std::cout << "refused    " << plugin.path << "\n           " << plugin.info.status().message()
+                << "\n";
+    }
+  }
+  if (line.json())
+    std::cout << json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
+  return kExitOk;
+}
+
+int info(const CommandLine& line, const std::vector<std::string>& directories,
+         const std::string& wanted) {
+  const size_t split = wanted.find_first_of("-/");
+  if (split == std::string::npos || split == 0) {
+    return line.usage_error(absl::StrCat("found ", varve::quoted(wanted),
+                                         "; expected <kind>/<name>, for example quantizer/int8"));
+  }
+  const absl::StatusOr<PluginLibrary> plugin =
+      load_plugin(directories, wanted.substr(0, split), wanted.substr(split + 1));
+  if (!plugin.ok()) return report(plugin.status(), kExitUsage);
+  if (line.json()) {
+    std::cout
+        << info_json(plugin->info).dump(2, ' ', false, nlohmann::json::error_handler_t::replace)
+        << "\n";
+  } else {
+    print_info(plugin->info);
+  }
+  return kExitOk;
+}
+
+}  // namespace
+
+int cmd_plugin(const Arguments& arguments) {
+  CommandLine line("varve plugin list | varve plugin info <kind>/<name>",
+                   "Lists the plugins of the folders in [plugins] directories (default: "
+                   "../lib/varve beside the program),\n"
+                   "or tells the versions, the build and every parameter of one. Nothing of a "
+                   "plugin is started.");
+  line.positional("list, or info and a plugin", 2);
+  if (const std::optional<int> done = line.parse(arguments)) return *done;
+  const std::vector<std::string> words = line.list("positional");
+  const bool is_list = words.size() == 1 && words[0] == "list";
+  const bool is_info = words.size() == 2 && words[0] == "info";
+  if (!is_list && !is_info) return line.usage_error("expected 'list', or 'info' and a plugin");
+  const absl::StatusOr<Profile> profile = line.profile();
+  if (!profile.ok()) return report(profile.status(), kExitUsage);
+  const absl::StatusOr<std::vector<std::string>> directories = plugin_directories(*profile);
+  if (!directories.ok()) return report(directories.status(), kExitUsage);
+  return is_list ? list(line, *directories) : info(line, *directories, words[1]);
+}
+
+}  // namespace varve::cli

@@ -1,0 +1,49 @@
+#include "tools/varve/model.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/log.h"
+#include "core/config/options.h"
+#include "tools/varve/chosen_plugins.h"
+
+namespace varve::cli {
+
+absl::StatusOr<Model> load_model(const Profile& profile) {
+  absl::StatusOr<std::vector<ChosenPlugin>> plugins = chosen_plugins(profile);
+  if (!plugins.ok()) return plugins.status();
+  const RuntimeOptions options = runtime_options(profile);
+  auto threads = std::make_unique<ThreadPool>(options.threads);
+  StackSpec spec;
+  spec.services.threads = threads.get();
+  spec.services.log = stderr_log(LogLevel::kWarning, LogFormat::kText);
+  for (ChosenPlugin& plugin : *plugins) {
+    PluginChoice choice{plugin.table, plugin.library.info.path, {}};
+    for (auto& [key, setting] : plugin.values)
+      choice.params.emplace_back(key, std::move(setting.value));
+    spec.plugins.push_back(std::move(choice));
+  }
+  absl::StatusOr<std::unique_ptr<Stack>> stack = load_stack(spec);
+  if (!stack.ok()) return stack.status();
+  const mri::Peer<mri_text_v1> text = (*stack)->text();
+  if (!text) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(profile.find("runtime", "plugin")->where, ": the runtime ",
+                     varve::quoted(profile.text("runtime", "plugin")),
+                     " offers no " MRI_TEXT "; expected a vocabulary and chat template"));
+  }
+  const Text model_text(text.table, text.self);
+  const absl::StatusOr<mri_model_info> info = model_text.model_info();
+  if (!info.ok()) return info.status();
+  const uint64_t wanted = options.max_tokens == 0 ? info->max_tokens : options.max_tokens;
+  const mri::Peer<mri_runtime_v1> runtime = (*stack)->runtime();
+  return Model{std::move(threads),
+               *std::move(stack),
+               runtime,
+               model_text,
+               *info,
+               std::min(wanted, info->max_tokens)};
+}
+
+}  // namespace varve::cli
