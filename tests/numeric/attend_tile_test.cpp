@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <ostream>
 #include <random>
 #include <string>
 #include <thread>
@@ -293,6 +295,24 @@ TEST_P(AttendTile, ManyThreadsOneTileEach) {
   for (Scene::Result& result : got) threads.emplace_back([&] { result = compute(scene); });
   for (std::thread& thread : threads) thread.join();
   for (const Scene::Result& result : got) Scene::expect_near(result, want, 0, 0);
+}
+
+// Every choice that attend_tile makes by itself, rotary sizes that only f32 can do included.
+TEST(AttendTileChoice, IsRightOnEveryTargetAndCompute) {
+  for (const char* target : {"sse2", "avx2", "avx512", "best"}) {
+    if (!set_cpu_target(target)) continue;
+    for (const uint32_t rotary_dim : {64u, 62u, 0u}) {
+      for (const Compute compute : {Compute::kF32, Compute::kBf16}) {
+        SCOPED_TRACE(testing::Message() << target << " rotary_dim " << rotary_dim);
+        Scene scene({.rotary_dim = rotary_dim, .n_queries = 30, .offset = 5});
+        add_text(scene, KvFormat::kBf16, 5, 1);
+        const bool f32 = compute == Compute::kF32;
+        Scene::expect_near(scene.run(compute, cpu::attend_tile), scene.run(compute, ref::attend),
+                           f32 ? kOutputF32 : kOutputBf16, f32 ? kLseF32 : kLseBf16);
+      }
+    }
+  }
+  set_cpu_target("best");
 }
 
 INSTANTIATE_TEST_SUITE_P(Ways, AttendTile, ::testing::ValuesIn(kWays),
