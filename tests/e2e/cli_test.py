@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""Runs the program as a user does, on the fake runtime. Usage: cli_test.py PROGRAM CONFIGS FAKE_PROFILE"""
+"""Runs the program as a user does, on the fake runtime.
+
+Usage: cli_test.py PROGRAM CONFIGS FAKE_PROFILE
+"""
 
 import glob
 import json
@@ -22,8 +25,17 @@ def environment(**more):
 
 
 def varve(*words, stdin='', env=None):
-    return subprocess.run([PROGRAM, *words], input=stdin, capture_output=True, text=True, timeout=60,
-                          env=environment(**(env or {})))
+    return subprocess.run([PROGRAM, *words], input=stdin, capture_output=True, text=True,
+                          timeout=60, env=environment(**(env or {})))
+
+
+def settings(*assignments):
+    return [word for assignment in assignments for word in ('--set', assignment)]
+
+
+def start(*words, stderr):
+    return subprocess.Popen([PROGRAM, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                            stderr=stderr, env=environment())
 
 
 class CliTest(unittest.TestCase):
@@ -60,17 +72,21 @@ class Ask(CliTest):
         run = varve('ask', *FAKE, '--json', 'Why?', stdin='A text.')
         self.assertEqual(run.returncode, 0, run.stderr)
         answer = json.loads(run.stdout)
-        self.assertEqual((answer['answer'], answer['finish'], answer['answer_tokens']), ('Why?', 'end', 4))
-        self.assertEqual(set(answer['kv_bytes']), {'hot', 'warm', 'cold', 'backing', 'bf16_equivalent'})
-        for key in ('ttft_s', 'prefill_s', 'prefill_tokens_per_s', 'decode_tokens_per_s', 'peak_rss_mb'):
+        self.assertEqual(answer['answer'], 'Why?')
+        self.assertEqual((answer['finish'], answer['answer_tokens']), ('end', 4))
+        self.assertEqual(set(answer['kv_bytes']),
+                         {'hot', 'warm', 'cold', 'backing', 'bf16_equivalent'})
+        for key in ('ttft_s', 'prefill_s', 'prefill_tokens_per_s', 'decode_tokens_per_s',
+                    'peak_rss_mb'):
             self.assertGreaterEqual(answer[key], 0)
         self.assertEqual(answer['kv_bytes']['bf16_equivalent'],
                          64 * (answer['prompt_tokens'] + answer['answer_tokens']))
 
     def test_files_and_stdin_are_read_in_order(self):
         first, record = self.file('a.txt', 'x' * 100), os.path.join(self.folder, 'calls')
-        run = varve('ask', *FAKE, '--set', f'runtime.record_path={record}', '--set', 'generate.system_prompt=',
-                    '--set', 'runtime.prefill_chunk_tokens=64', '--file', first, '--file', '-', 'Q', stdin='y' * 50)
+        sets = settings(f'runtime.record_path={record}', 'generate.system_prompt=',
+                        'runtime.prefill_chunk_tokens=64')
+        run = varve('ask', *FAKE, *sets, '--file', first, '--file', '-', 'Q', stdin='y' * 50)
         self.assertEqual((run.returncode, run.stdout), (0, 'Q\n'), run.stderr)
         frame = len('user\n') + len('\n') + len('assistant\n') + 3  # and three marks
         tokens = 100 + 2 + 50 + 2 + 1 + frame
@@ -86,8 +102,8 @@ class Ask(CliTest):
         self.assertRegex(run.stderr, r'map      w+h+  after reading')
 
     def test_too_long_is_an_error_with_both_numbers(self):
-        run = varve('ask', *FAKE, '--set', 'generate.system_prompt=', '--set', 'runtime.max_tokens=100', 'Q',
-                    stdin='z' * 200)
+        sets = settings('generate.system_prompt=', 'runtime.max_tokens=100')
+        run = varve('ask', *FAKE, *sets, 'Q', stdin='z' * 200)
         self.assertEqual((run.returncode, run.stdout), (1, ''))
         self.assertIn('are 222 tokens; the limit is 100', run.stderr)
 
@@ -108,8 +124,7 @@ class Ask(CliTest):
 
     def test_bar_on_a_terminal(self):
         master, terminal = pty.openpty()
-        run = subprocess.Popen([PROGRAM, 'ask', *FAKE, 'Q'], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                               stderr=terminal, env=environment())
+        run = start('ask', *FAKE, 'Q', stderr=terminal)
         os.close(terminal)
         out, _ = run.communicate(b'text', timeout=60)
         told = b''
@@ -124,11 +139,9 @@ class Ask(CliTest):
 
 
 class Interrupt(CliTest):
-    def interrupted(self, *settings):
-        """Starts an endless reading, sends SIGINT once it is under way."""
-        words = [w for s in settings for w in ('--set', s)]
-        run = subprocess.Popen([PROGRAM, 'ask', *FAKE, *words, 'Q'], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, env=environment())
+    def interrupted(self, *assignments):
+        """Starts a slow reading, sends SIGINT once it is under way."""
+        run = start('ask', *FAKE, *settings(*assignments), 'Q', stderr=subprocess.PIPE)
         run.stdin.write(b't' * 3000)
         run.stdin.close()
         line = run.stderr.readline()
@@ -140,9 +153,8 @@ class Interrupt(CliTest):
         return run.wait(timeout=60), out, rest
 
     def test_cancels_cleanly(self):
-        record = os.path.join(self.folder, 'calls')
-        code, out, rest = self.interrupted('runtime.prefill_chunk_tokens=400', 'runtime.delay_ms=300',
-                                           f'runtime.record_path={record}')
+        code, out, rest = self.interrupted('runtime.prefill_chunk_tokens=400',
+                                           'runtime.delay_ms=300')
         self.assertEqual((code, out), (130, b''))
         self.assertEqual(rest.splitlines()[-1], b'varve: interrupted')
 
@@ -152,18 +164,24 @@ class Refusals(CliTest):
         return varve('ask', '--profile', self.file('p.toml', profile), 'Q', stdin='t')
 
     def test_each_kind_of_profile_error(self):
+        fake = '[runtime]\nplugin = "fake"\n'
         for text, *parts in [
-                ('[runtime]\nplugin = "fake"\nthreds = 1\n', 'p.toml:3:1: found unknown key "runtime.threds"', 'did you mean "threads"?'),
-                ('[runtme]\n', 'p.toml:1:2: found unknown table "runtme"', 'did you mean "runtime"?'),
-                ('[generate]\nseed = "x"\n', 'p.toml:2:1: generate.seed: found the string "x"', 'expected an integer'),
-                ('[generate]\ntop_p = 2.0\n', 'p.toml:2:1: generate.top_p: found the decimal number 2', 'from 0 to 1'),
+                (fake + 'threds = 1\n', 'p.toml:3:1: found unknown key "runtime.threds"',
+                 'did you mean "threads"?'),
+                ('[runtme]\n', 'p.toml:1:2: found unknown table "runtme"',
+                 'did you mean "runtime"?'),
+                ('[generate]\nseed = "x"\n', 'p.toml:2:1: generate.seed: found the string "x"',
+                 'expected an integer'),
+                ('[generate]\ntop_p = 2.0\n',
+                 'p.toml:2:1: generate.top_p: found the decimal number 2', 'from 0 to 1'),
                 ('[generate\n', 'p.toml:1:10: found a syntax error; expected TOML'),
-                ('[runtime]\nplugin = "fake"\n[attention]\nwindow_token = 1\n', 'p.toml:4:1: found unknown key',
+                (fake + '[attention]\nwindow_token = 1\n', 'p.toml:4:1: found unknown key',
                  'the attention plugin "hybrid"', 'did you mean "window_tokens"?'),
-                ('[runtime]\nplugin = "fake"\n[attention]\nwindow_tokens = -1\n', 'p.toml:4:1: attention.window_tokens',
-                 'found the integer -1'),
+                (fake + '[attention]\nwindow_tokens = -1\n',
+                 'p.toml:4:1: attention.window_tokens: found the integer -1'),
                 ('[runtime]\nplugin = "fak"\n', 'p.toml:2:1: runtime.plugin: ', 'fak'),
-                ('[runtime]\nplugin = "fake"\nmodel_path = "x"\n', 'p.toml:3:1: found unknown key "runtime.model_path"'),
+                (fake + 'model_path = "x"\n',
+                 'p.toml:3:1: found unknown key "runtime.model_path"'),
         ]:
             with self.subTest(text=text):
                 self.check_refused(self.ask(text), *parts)
@@ -173,7 +191,8 @@ class Refusals(CliTest):
         self.check_refused(run, '/no/model.gguf', 'found no readable file')
 
     def test_unreadable_profile(self):
-        self.check_refused(varve('model', 'info', '--profile', '/no/p.toml'), '/no/p.toml: found no readable file')
+        run = varve('model', 'info', '--profile', '/no/p.toml')
+        self.check_refused(run, '/no/p.toml: found no readable file')
 
     def test_bad_set(self):
         for bad in ('runtime.threads', 'runtime.threads=x', 'nothing.key=1', 'runtime.nothing=1'):
@@ -181,8 +200,9 @@ class Refusals(CliTest):
                 self.check_refused(varve('ask', *FAKE, '--set', bad, 'Q', stdin='t'), '--set', bad)
 
     def test_bad_command_lines(self):
-        for words in ([], ['aks'], ['ask', '--unknown'], ['ask'], ['ask', 'Q', 'R'], ['plugin'], ['plugin', 'info', 'x'],
-                      ['profile', 'chek'], ['model'], ['doctor', '--seconds', '-1'], ['ask', '--max-tokens', 'x', 'Q']):
+        for words in ([], ['aks'], ['ask', '--unknown'], ['ask'], ['ask', 'Q', 'R'], ['plugin'],
+                      ['plugin', 'info', 'x'], ['profile', 'chek'], ['model'],
+                      ['doctor', '--seconds', '-1'], ['ask', '--max-tokens', 'x', 'Q']):
             with self.subTest(words=words):
                 run = varve(*words)
                 self.assertEqual((run.returncode, run.stdout), (2, ''), run)
@@ -215,16 +235,18 @@ class OtherCommands(CliTest):
     def test_model_info(self):
         run = varve('model', 'info', *FAKE, '--json')
         info = json.loads(run.stdout)
-        self.assertEqual((info['name'], info['architecture'], info['max_tokens']), ('fake', 'echo', 4096))
+        self.assertEqual((info['name'], info['architecture']), ('fake', 'echo'))
+        self.assertEqual(info['max_tokens'], 4096)
         self.assertIn('fake (echo)', varve('model', 'info', *FAKE).stdout)
 
     def test_profile_show_tells_where_values_come_from(self):
         profile = self.file('p.toml', '[runtime]\nplugin = "fake"\n[generate]\nseed = 3\n')
-        run = varve('profile', 'show', '--profile', profile, '--set', 'attention.window_tokens=9', '--json',
-                    env={'VARVE_RUNTIME_THREADS': '2'})
+        run = varve('profile', 'show', '--profile', profile, '--json',
+                    *settings('attention.window_tokens=9'), env={'VARVE_RUNTIME_THREADS': '2'})
         shown = json.loads(run.stdout)
         self.assertEqual(shown['generate']['seed'], {'value': 3, 'from': f'{profile}:4:1'})
-        self.assertEqual(shown['runtime']['threads'], {'value': 2, 'from': 'environment variable VARVE_RUNTIME_THREADS'})
+        self.assertEqual(shown['runtime']['threads'],
+                         {'value': 2, 'from': 'environment variable VARVE_RUNTIME_THREADS'})
         self.assertEqual(shown['attention']['window_tokens'],
                          {'value': 9, 'from': '--set "attention.window_tokens=9"'})
         self.assertEqual(shown['generate']['top_p'], {'value': 1.0, 'from': 'default'})
@@ -237,7 +259,8 @@ class OtherCommands(CliTest):
         self.assertGreater(report['memory']['read_gb_per_s'], 0)
         self.assertGreater(report['gemm_gflops']['f32'], 0)
         self.assertIn('runtime/fake', report['plugins'])
-        self.assertIn('VARVE_MODEL', report['findings'][-1]['because'] + report['findings'][0]['because'])
+        self.assertIn('neither model.path nor VARVE_MODEL names one',
+                      [finding['because'] for finding in report['findings']])
 
 
 class Configs(CliTest):
@@ -252,19 +275,20 @@ class Configs(CliTest):
     def test_varve_toml_lists_every_key(self):
         with open(os.path.join(CONFIGS, 'varve.toml'), encoding='utf-8') as file:
             tables = dict(re.findall(r'^\[(\w+)\]\n(.*?)(?=^\[|\Z)', file.read(), re.M | re.S))
-        known = {(plugin['kind'], param['key']) for plugin in json.loads(varve('plugin', 'list', '--json').stdout)
-                 for param in plugin.get('params', [])}
+        plugins = json.loads(varve('plugin', 'list', '--json').stdout)
+        known = {(p['kind'], param['key']) for p in plugins for param in p.get('params', [])}
         host = json.loads(varve('profile', 'show', *FAKE, '--json').stdout)
         known |= {(table, key) for table, keys in host.items() for key in keys}
         # These come to the runtime from [model].
-        known -= {('runtime', 'model_path'), ('runtime', 'tokenizer_path'), ('runtime', 'model_name')}
+        known -= {('runtime', key) for key in ('model_path', 'tokenizer_path', 'model_name')}
         self.assertGreater(len(known), 40)
         missing = [f'{table}.{key}' for table, key in sorted(known)
                    if not re.search(rf'^(# )?{key} = ', tables[table], re.M)]
         self.assertEqual(missing, [])
 
     def test_varve_toml_states_the_defaults(self):
-        written = json.loads(varve('profile', 'show', os.path.join(CONFIGS, 'varve.toml'), '--json').stdout)
+        full = os.path.join(CONFIGS, 'varve.toml')
+        written = json.loads(varve('profile', 'show', full, '--json').stdout)
         default = json.loads(varve('profile', 'show', '--json').stdout)
         for table, keys in default.items():
             for key, setting in keys.items():

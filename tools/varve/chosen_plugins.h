@@ -20,7 +20,7 @@ struct ChosenPlugin {
 // [plugins] directories, or the folder beside the program.
 absl::StatusOr<std::vector<std::string>> plugin_directories(const Profile& profile);
 
-// In the order of profile_tables(). A kind whose plugin is "none" is left out; the runtime cannot be.
+// In the order of profile_tables(). A kind whose plugin is "none" is left out, except the runtime.
 absl::StatusOr<std::vector<ChosenPlugin>> chosen_plugins(const Profile& profile);
 
 }  // namespace varve::cli

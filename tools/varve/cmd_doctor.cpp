@@ -170,8 +170,8 @@ void print_text(const Checkup& checkup) {
             << (checkup.findings.empty() ? "Nothing to complain about.\n"
                                          : "What would be slow or fail:\n");
   for (const Finding& finding : checkup.findings) {
-    std::cout << "- " << finding.what << ": " << finding.because << ". " << finding.do_this
-              << ".\n";
+    std::cout << "- " << finding.what << "\n    why  " << finding.because << "\n    do   "
+              << finding.do_this << "\n";
   }
 }
 
