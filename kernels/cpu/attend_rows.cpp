@@ -122,20 +122,25 @@ template <size_t kRows, class Keys>
 HWY_INLINE void key_products(const Keys& keys, const float* q, size_t head_dim,
                              const float* row_const, float* logits) {
   for (size_t t0 = 0; t0 < kBlockTokens; t0 += kPassTokens) {
-    VF sum0[kRows], sum1[kRows];
-    for (size_t r = 0; r < kRows; ++r) sum0[r] = sum1[r] = hn::Set(df, row_const[r]);
+    VF sum0[kRows], sum1[kRows], more0[kRows], more1[kRows];  // four chains hide the latency
+    for (size_t r = 0; r < kRows; ++r) {
+      sum0[r] = sum1[r] = hn::Set(df, row_const[r]);
+      more0[r] = more1[r] = hn::Zero(df);
+    }
     for (size_t c = 0; c < head_dim; c += 2) {
       const KeyPair k = keys.load(c, t0);
       for (size_t r = 0; r < kRows; ++r) {
         const VF even = hn::Set(df, q[r * head_dim + c]);
         const VF odd = hn::Set(df, q[r * head_dim + c + 1]);
-        sum0[r] = hn::MulAdd(odd, k.odd0, hn::MulAdd(even, k.even0, sum0[r]));
-        sum1[r] = hn::MulAdd(odd, k.odd1, hn::MulAdd(even, k.even1, sum1[r]));
+        sum0[r] = hn::MulAdd(even, k.even0, sum0[r]);
+        sum1[r] = hn::MulAdd(even, k.even1, sum1[r]);
+        more0[r] = hn::MulAdd(odd, k.odd0, more0[r]);
+        more1[r] = hn::MulAdd(odd, k.odd1, more1[r]);
       }
     }
     for (size_t r = 0; r < kRows; ++r) {
-      hn::StoreU(sum0[r], df, logits + r * kBatchTokens + t0);
-      hn::StoreU(sum1[r], df, logits + r * kBatchTokens + t0 + kLanes);
+      hn::StoreU(hn::Add(sum0[r], more0[r]), df, logits + r * kBatchTokens + t0);
+      hn::StoreU(hn::Add(sum1[r], more1[r]), df, logits + r * kBatchTokens + t0 + kLanes);
     }
   }
 }
@@ -171,7 +176,9 @@ HWY_INLINE uint32_t causal_mask(const KvPage& page, int64_t limit) {
 
 HWY_INLINE void add_bias(const float* bias, float* logits) {
   for (size_t t = 0; t < kBlockTokens; t += kLanes) {
-    hn::StoreU(hn::Add(hn::LoadU(df, logits + t), hn::LoadU(df, bias + t)), df, logits + t);
+    const VF sum =
+        hn::MulAdd(hn::LoadU(df, bias + t), hn::Set(df, kLog2E), hn::LoadU(df, logits + t));
+    hn::StoreU(sum, df, logits + t);
   }
 }
 
@@ -184,7 +191,7 @@ HWY_INLINE void mask_logits(uint32_t mask, float* logits) {
 template <class D>
 void page_logits(D d, const QueryTile& tile, const KvPage& page, const State& s, float* logits) {
   rotate_to_page(*tile.rope, s.q, s.rows, page.distance, s.q_page);
-  std::fill_n(s.row_const, s.rows, page.log_weight);
+  std::fill_n(s.row_const, s.rows, page.log_weight * kLog2E);
   switch (page.format) {
     case KvFormat::kF32:
       page_products(F32Keys{reinterpret_cast<const float*>(page.body)}, s, logits);
@@ -220,11 +227,11 @@ void update_softmax(const State& s, size_t n_tokens) {
     const VF base = hn::Set(df, max > -INFINITY ? max : 0.0f);
     VF sum = hn::Zero(df);
     for (size_t t = 0; t < n_tokens; t += kLanes) {
-      const VF e = exp_negative(df, hn::Sub(hn::LoadU(df, p + t), base));
+      const VF e = exp2_negative(df, hn::Sub(hn::LoadU(df, p + t), base));
       hn::StoreU(e, df, p + t);
       sum = hn::Add(sum, e);
     }
-    const float old = s.max[r] > -INFINITY ? std::exp(s.max[r] - max) : 0.0f;
+    const float old = s.max[r] > -INFINITY ? std::exp2(s.max[r] - max) : 0.0f;
     s.sum[r] = s.sum[r] * old + hn::GetLane(hn::SumOfLanes(df, sum));
     s.max[r] = max;
     if (old == 1.0f) continue;
@@ -431,7 +438,7 @@ void attend_rows(const QueryTile& tile, const KvPage* pages, size_t n_pages, flo
     const float inverse = s.sum[r] > 0 ? 1.0f / s.sum[r] : 0.0f;
     float* to = o + i * o_stride + g * head_dim;
     for (size_t c = 0; c < head_dim; ++c) to[c] = s.acc[r * head_dim + c] * inverse;
-    lse[i * lse_stride + g] = s.sum[r] > 0 ? s.max[r] + std::log(s.sum[r]) : -INFINITY;
+    lse[i * lse_stride + g] = s.sum[r] > 0 ? (s.max[r] + std::log2(s.sum[r])) * kLn2 : -INFINITY;
   }
 }
 

@@ -34,22 +34,26 @@ HWY_INLINE hn::Vec<D> load_f16(D d, const uint8_t* halves, size_t i) {
   return hn::PromoteTo(d, hn::LoadU(dh, reinterpret_cast<const hwy::float16_t*>(halves) + i));
 }
 
-// e^x for x <= 0 within 2 ulp; 0 below -87. NaN gives NaN or 0.
+constexpr float kLog2E = 1.44269504f;
+constexpr float kLn2 = 0.693147181f;
+
+// 1.5 * 2^23: added to |x| < 2^22, it leaves x rounded to an integer in the low bits.
+constexpr float kRounder = 12582912.0f;
+
+// 2^x for x <= 0 within 2 ulp; 0 below -126. The polynomial is minimax for |x| <= 1/2.
 template <class D>
-HWY_INLINE hn::Vec<D> exp_negative(D d, hn::Vec<D> x) {
+HWY_INLINE hn::Vec<D> exp2_negative(D d, hn::Vec<D> x) {
   const hn::RebindToSigned<D> di;
-  const auto in_range = hn::Gt(x, hn::Set(d, -87.0f));
-  const auto n = hn::Round(hn::Mul(x, hn::Set(d, 1.44269504f)));
-  auto r = hn::NegMulAdd(n, hn::Set(d, 0.693145752f), x);  // ln 2 in two parts
-  r = hn::NegMulAdd(n, hn::Set(d, 1.42860677e-6f), r);
-  auto p = hn::Set(d, 1.9875691500e-4f);
-  p = hn::MulAdd(p, r, hn::Set(d, 1.3981999507e-3f));
-  p = hn::MulAdd(p, r, hn::Set(d, 8.3334519073e-3f));
-  p = hn::MulAdd(p, r, hn::Set(d, 4.1665795894e-2f));
-  p = hn::MulAdd(p, r, hn::Set(d, 1.6666665459e-1f));
-  p = hn::MulAdd(p, r, hn::Set(d, 5.0000001201e-1f));
-  p = hn::Add(hn::MulAdd(p, hn::Mul(r, r), r), hn::Set(d, 1.0f));
-  const auto exponent = hn::ShiftLeft<23>(hn::ConvertTo(di, hn::IfThenElseZero(in_range, n)));
+  const auto in_range = hn::Gt(x, hn::Set(d, -126.0f));
+  const auto shifted = hn::Add(x, hn::Set(d, kRounder));
+  const auto r = hn::Sub(x, hn::Sub(shifted, hn::Set(d, kRounder)));
+  auto p = hn::MulAdd(r, hn::Set(d, 1.535336188e-4f), hn::Set(d, 1.339887440e-3f));
+  p = hn::MulAdd(p, r, hn::Set(d, 9.618437357e-3f));
+  p = hn::MulAdd(p, r, hn::Set(d, 5.550332471e-2f));
+  p = hn::MulAdd(p, r, hn::Set(d, 2.402264791e-1f));
+  p = hn::MulAdd(p, r, hn::Set(d, 6.931472029e-1f));
+  p = hn::MulAdd(p, r, hn::Set(d, 1.0f));
+  const auto exponent = hn::ShiftLeft<23>(hn::BitCast(di, shifted));
   return hn::IfThenElseZero(in_range, hn::BitCast(d, hn::Add(hn::BitCast(di, p), exponent)));
 }
 
@@ -92,15 +96,16 @@ HWY_INLINE void rotate_to_page(const RopeTable& rope, const float* x, size_t row
 }
 
 // q [rows][head_dim] = the rows of every step-th query, turned by their place in the block, times
-// the scale.
+// scale * log2(e): logits are exponents of two here.
 HWY_INLINE void load_queries(const QueryTile& tile, size_t step, float* q) {
   const RopeTable& rope = *tile.rope;
+  const float scale = tile.scale * kLog2E;
   const size_t query_floats = size_t{tile.group} * rope.head_dim;
   for (size_t i = 0; i < tile.n_queries; i += step, q += query_floats) {
     const size_t angle = (tile.offset + i) * (rope.rotary_dim / 2);
     rotate(rope, tile.q + i * tile.q_stride, rope.head_dim, tile.group, rope.fine_cos + angle,
            rope.fine_sin + angle, 1.0f, q);
-    for (size_t c = 0; c < query_floats; ++c) q[c] *= tile.scale;
+    for (size_t c = 0; c < query_floats; ++c) q[c] *= scale;
   }
 }
 

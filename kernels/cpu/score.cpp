@@ -23,7 +23,7 @@ constexpr size_t kLanes = hn::MaxLanes(df);
 constexpr size_t kBlockRows = 4;   // rows that share one reading of an index
 constexpr size_t kAheadPages = 8;  // how far the index of a page is fetched before its use
 
-// The mass of a page for one row is factor * e^exponent.
+// The mass of a page for one row is factor * 2^exponent.
 struct Masses {
   float* exponent;  // [rows][stride]
   float* factor;    // [rows][stride]
@@ -100,7 +100,7 @@ void radius_masses(D d, const KvPage& page, const float* q, size_t rows, size_t 
     float bounds[kBlockRows];
     radius_bounds<kRows>(d, page.index, q + row * head_dim, head_dim, bounds);
     for (size_t r = 0; r < kRows; ++r) {
-      masses.exponent[(row + r) * masses.stride + p] = bounds[r] + page.log_weight;
+      masses.exponent[(row + r) * masses.stride + p] = bounds[r] + page.log_weight * kLog2E;
       masses.factor[(row + r) * masses.stride + p] = n_live;
     }
   });
@@ -137,9 +137,12 @@ HWY_INLINE void fold_queries(D d, const uint8_t* index, const float* q, size_t h
   const float max = hn::GetLane(hn::MaxOfLanes(d, largest));
   const auto inverse = hn::Set(d, 32767.0f / max);
   out.unit = max / 32767.0f;
+  const hn::RebindToSigned<D> di;
+  const auto rounder = hn::Set(d, kRounder);
   for (size_t i = 0; i < kRows * head_dim; i += hn::Lanes(d)) {
-    const auto x = hn::NearestInt(hn::Mul(hn::LoadU(d, out.folded + i), inverse));
-    hn::StoreU(hn::DemoteTo(d16, x), d16, out.q + i);
+    const auto x = hn::MulAdd(hn::LoadU(d, out.folded + i), inverse, rounder);
+    const auto code = hn::Sub(hn::BitCast(di, x), hn::BitCast(di, rounder));
+    hn::StoreU(hn::DemoteTo(d16, code), d16, out.q + i);
   }
 }
 
@@ -252,7 +255,7 @@ struct SketchScratch {
 };
 #endif
 
-// Each row's maximum and sum of e^(x - maximum) over 32 numbers.
+// Each row's maximum and sum of 2^(x - maximum) over 32 numbers.
 template <size_t kRows>
 HWY_INLINE void exponential_sums(const float* logits, float* max, float* sum) {
   VF v[kBlockRows];
@@ -268,7 +271,7 @@ HWY_INLINE void exponential_sums(const float* logits, float* max, float* sum) {
     const VF base = hn::Set(df, max[r]);
     for (size_t t = 0; t < kBlockTokens; t += kLanes) {
       const VF x = hn::LoadU(df, logits + r * kBlockTokens + t);
-      v[r] = hn::Add(v[r], exp_negative(df, hn::Sub(x, base)));
+      v[r] = hn::Add(v[r], exp2_negative(df, hn::Sub(x, base)));
     }
   }
   reduce_rows(df, Add(), v, sum);
@@ -288,7 +291,7 @@ void sketch_masses(D d, const KvPage& page, const float* q, size_t rows, size_t 
     }
     exponential_sums<kRows>(logits, max, sum);
     for (size_t r = 0; r < kRows; ++r) {
-      masses.exponent[(row + r) * masses.stride + p] = max[r] + page.log_weight;
+      masses.exponent[(row + r) * masses.stride + p] = max[r] + page.log_weight * kLog2E;
       masses.factor[(row + r) * masses.stride + p] = sum[r];
     }
   });
@@ -303,7 +306,7 @@ HWY_INLINE void add_softmax(const float* exponent, float* factor, size_t n, floa
   const float max = hn::GetLane(hn::MaxOfLanes(df, largest));
   if (!(max > -INFINITY)) return;
   for (size_t p = 0; p < n; p += kLanes) {
-    const VF e = exp_negative(df, hn::Sub(hn::LoadU(df, exponent + p), hn::Set(df, max)));
+    const VF e = exp2_negative(df, hn::Sub(hn::LoadU(df, exponent + p), hn::Set(df, max)));
     const VF mass = hn::Mul(e, hn::LoadU(df, factor + p));
     hn::StoreU(mass, df, factor + p);
     sum = hn::Add(sum, mass);
