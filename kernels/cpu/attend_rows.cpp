@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kernels/attend.h"
+#include "kernels/number.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/attend_rows.cpp"
@@ -16,8 +17,9 @@
 HWY_BEFORE_NAMESPACE();
 namespace varve::kernels::HWY_NAMESPACE {
 
-constexpr size_t kBatchPages = 8;  // pages between two updates of the running maxima
-constexpr size_t kAheadPages = 3;  // how far a page is fetched before its use
+constexpr size_t kBatchPages = 8;     // pages between two updates of the running maxima
+constexpr size_t kAheadPages = 3;     // how far a page is fetched before its use
+constexpr size_t kStepChannels = 32;  // channels of a value that share a step
 constexpr size_t kBatchTokens = kBatchPages * kBlockTokens;
 
 using VF = hn::Vec<FullF>;
@@ -35,7 +37,8 @@ struct State {
   float* max;        // [rows]
   float* sum;        // [rows]
   float* row_const;  // [rows], added to all logits of a page
-  float* steps;      // [32][groups of 32 channels], value steps of an int8 page
+  float* steps;      // [groups][32], value steps of an int8 page
+  float* scaled_p;   // [rows][groups][32], probabilities times steps
   uint8_t* codes;    // [48 * head_dim], keys of an int8 page
 };
 
@@ -156,16 +159,22 @@ void page_products(const Keys& keys, const State& s, float* logits) {
 // Folds the steps of the codes into q_page and their minima into row_const.
 template <class D>
 HWY_INLINE void fold_index(D d, const uint8_t* index, const State& s) {
-  for (size_t r = 0; r < s.rows; ++r) {
-    float* q = s.q_page + r * s.head_dim;
-    auto constant = hn::Zero(d);
+  for_row_blocks(s.rows, [&]<size_t kRows>(size_t row) {
+    hn::Vec<D> constant[kBlockRows];
+    for (auto& x : constant) x = hn::Zero(d);
     for (size_t c = 0; c < s.head_dim; c += hn::Lanes(d)) {
-      const auto x = hn::LoadU(d, q + c);
-      constant = hn::MulAdd(x, load_f16(d, index, c), constant);
-      hn::StoreU(hn::Mul(x, load_f16(d, index, s.head_dim + c)), d, q + c);
+      const auto k_min = load_f16(d, index, c), k_step = load_f16(d, index, s.head_dim + c);
+      for (size_t r = 0; r < kRows; ++r) {
+        float* q = s.q_page + (row + r) * s.head_dim + c;
+        const auto x = hn::LoadU(d, q);
+        constant[r] = hn::MulAdd(x, k_min, constant[r]);
+        hn::StoreU(hn::Mul(x, k_step), d, q);
+      }
     }
-    s.row_const[r] += hn::GetLane(hn::SumOfLanes(d, constant));
-  }
+    float sums[kBlockRows];
+    reduce_rows(d, Add(), constant, sums);
+    for (size_t r = 0; r < kRows; ++r) s.row_const[row + r] += sums[r];
+  });
 }
 
 // The keys of a page that a query `limit` tokens after the page's first one sees.
@@ -279,75 +288,97 @@ struct Int8Values {
   }
 };
 
-// acc [kRows][head_dim] += p [kRows][kBlockTokens] * values, for kVectors vectors of channels
-// from c.
+// Probabilities of the tokens of one page. Scaled ones differ from group to group of 32 channels.
+struct Probabilities {
+  const float* p;  // row r, group g, token t at p + r * row_stride + g * group_stride + t
+  size_t row_stride, group_stride;
+};
+
+// acc [kRows][head_dim] += p * values, for kVectors vectors of channels from c.
 template <size_t kRows, size_t kVectors, class D, class Values>
-HWY_INLINE void value_products(D d, const Values& values, const float* p, size_t p_stride, size_t c,
-                               size_t head_dim, float* acc) {
-  const size_t n = hn::Lanes(d);
+HWY_INLINE void value_products(D d, const Values& values, const Probabilities& from, size_t row,
+                               size_t c, const State& s) {
+  constexpr size_t n = hn::MaxLanes(D());
   hn::Vec<D> sum[kRows][kVectors];
+  float* acc = s.acc + row * s.head_dim + c;
   for (size_t r = 0; r < kRows; ++r) {
     for (size_t i = 0; i < kVectors; ++i) {
-      sum[r][i] = hn::LoadU(d, acc + r * head_dim + c + i * n);
+      sum[r][i] = hn::LoadU(d, acc + r * s.head_dim + i * n);
     }
   }
-  for (size_t t = 0; t < kBlockTokens; t += 2) {
+  const float* p = from.p + row * from.row_stride + c / kStepChannels * from.group_stride;
+  for (size_t t = 0; t < kBlockTokens; t += 2, p += 2) {
     hn::Vec<D> first[kVectors], second[kVectors];
     for (size_t i = 0; i < kVectors; ++i) values.load(d, t, c + i * n, first[i], second[i]);
     for (size_t r = 0; r < kRows; ++r) {
-      const auto p0 = hn::Set(d, p[r * p_stride + t]), p1 = hn::Set(d, p[r * p_stride + t + 1]);
+      auto p0 = hn::Zero(d), p1 = hn::Zero(d);
       for (size_t i = 0; i < kVectors; ++i) {
+        if (i == 0 || (Values::kScaled && i * n % kStepChannels == 0)) {
+          const float* at = p + r * from.row_stride + i * n / kStepChannels * from.group_stride;
+          p0 = hn::Set(d, at[0]);
+          p1 = hn::Set(d, at[1]);
+        }
         sum[r][i] = hn::MulAdd(p1, second[i], hn::MulAdd(p0, first[i], sum[r][i]));
       }
     }
   }
   for (size_t r = 0; r < kRows; ++r) {
     for (size_t i = 0; i < kVectors; ++i) {
-      hn::StoreU(sum[r][i], d, acc + r * head_dim + c + i * n);
+      hn::StoreU(sum[r][i], d, acc + r * s.head_dim + i * n);
     }
   }
 }
 
-// Channels c..end, all rows.
 template <class D, class Values>
-HWY_INLINE void value_range(D d, const Values& values, const State& s, const float* p,
-                            size_t p_stride, size_t c, size_t end) {
-  constexpr size_t kWide = kLanes < 16 || Values::kScaled ? 2 : 4;
-  for (; c + kWide * hn::Lanes(d) <= end; c += kWide * hn::Lanes(d)) {
+HWY_INLINE void all_value_products(D d, const Values& values, const State& s,
+                                   const Probabilities& p) {
+  constexpr size_t kWide = kLanes < 16 ? 2 : 4;
+  size_t c = 0;
+  for (; c + kWide * hn::Lanes(d) <= s.head_dim; c += kWide * hn::Lanes(d)) {
     for_row_blocks(s.rows, [&]<size_t kRows>(size_t r) {
-      value_products<kRows, kWide>(d, values, p + r * p_stride, p_stride, c, s.head_dim,
-                                   s.acc + r * s.head_dim);
+      value_products<kRows, kWide>(d, values, p, r, c, s);
     });
   }
-  for (; c < end; c += hn::Lanes(d)) {
-    for_row_blocks(s.rows, [&]<size_t kRows>(size_t r) {
-      value_products<kRows, 1>(d, values, p + r * p_stride, p_stride, c, s.head_dim,
-                               s.acc + r * s.head_dim);
-    });
+  for (; c < s.head_dim; c += hn::Lanes(d)) {
+    for_row_blocks(
+        s.rows, [&]<size_t kRows>(size_t r) { value_products<kRows, 1>(d, values, p, r, c, s); });
   }
 }
 
-// Steps are shared by 32 channels: one pass for each such group, with p * step as probabilities.
+// steps [n_groups][32] of an int8 page.
+HWY_INLINE void load_steps(const uint8_t* from, size_t n_groups, float* steps) {
+  const hn::Rebind<uint16_t, FullF> d16;
+  const hn::Rebind<hwy::float16_t, FullF> dh;
+  const auto* halves = reinterpret_cast<const uint16_t*>(from);
+  if (n_groups == 2) {
+    for (size_t t = 0; t < kBlockTokens; t += kLanes) {
+      hn::Vec<decltype(d16)> even, odd;
+      hn::LoadInterleaved2(d16, halves + 2 * t, even, odd);
+      hn::StoreU(hn::PromoteTo(df, hn::BitCast(dh, even)), df, steps + t);
+      hn::StoreU(hn::PromoteTo(df, hn::BitCast(dh, odd)), df, steps + kBlockTokens + t);
+    }
+    return;
+  }
+  for (size_t i = 0; i < kBlockTokens * n_groups; ++i) {
+    steps[i % n_groups * kBlockTokens + i / n_groups] = f32_from_f16(halves[i]);
+  }
+}
+
+// The steps go into the probabilities.
 template <class D>
 void int8_values(D d, const uint8_t* body, const State& s, const float* p) {
   const auto* codes = reinterpret_cast<const int8_t*>(body + 24 * s.head_dim);
-  const uint8_t* steps = body + (24 + kBlockTokens) * s.head_dim;
-  const size_t n_groups = (s.head_dim + 31) / 32;
-  float step[kBlockTokens];
-  for (size_t i = 0; i < kBlockTokens * n_groups; i += kLanes) {
-    hn::StoreU(load_f16(df, steps, i), df, s.steps + i);
-  }
-  for (size_t g = 0; g < n_groups; ++g) {
-    for (size_t t = 0; t < kBlockTokens; ++t) step[t] = s.steps[t * n_groups + g];
-    for (size_t r = 0; r < s.rows; ++r) {
-      for (size_t t = 0; t < kBlockTokens; t += kLanes) {
-        hn::StoreU(hn::Mul(hn::LoadU(df, p + r * kBatchTokens + t), hn::LoadU(df, step + t)), df,
-                   s.q_page + r * kBlockTokens + t);
-      }
+  const size_t n_groups = (s.head_dim + kStepChannels - 1) / kStepChannels;
+  load_steps(body + (24 + kBlockTokens) * s.head_dim, n_groups, s.steps);
+  const Probabilities scaled{s.scaled_p, n_groups * kBlockTokens, kBlockTokens};
+  for (size_t r = 0; r < s.rows; ++r) {
+    for (size_t i = 0; i < scaled.row_stride; i += kLanes) {
+      const VF x = hn::LoadU(df, p + r * kBatchTokens + i % kBlockTokens);
+      hn::StoreU(hn::Mul(x, hn::LoadU(df, s.steps + i)), df,
+                 s.scaled_p + r * scaled.row_stride + i);
     }
-    value_range(d, Int8Values<D>{codes, s.head_dim}, s, s.q_page, kBlockTokens, 32 * g,
-                std::min(32 * g + 32, s.head_dim));
   }
+  all_value_products(d, Int8Values<D>{codes, s.head_dim}, s, scaled);
 }
 
 template <class D>
@@ -356,11 +387,11 @@ void page_values(D d, const KvPage& page, const State& s, const float* p) {
   switch (page.format) {
     case KvFormat::kF32: {
       const auto* v = reinterpret_cast<const float*>(page.body) + half;
-      return value_range(d, F32Values<D>{v, s.head_dim}, s, p, kBatchTokens, 0, s.head_dim);
+      return all_value_products(d, F32Values<D>{v, s.head_dim}, s, {p, kBatchTokens, 0});
     }
     case KvFormat::kBf16: {
       const auto* v = reinterpret_cast<const uint32_t*>(page.body) + half / 2;
-      return value_range(d, Bf16Values<D>{v, s.head_dim}, s, p, kBatchTokens, 0, s.head_dim);
+      return all_value_products(d, Bf16Values<D>{v, s.head_dim}, s, {p, kBatchTokens, 0});
     }
     case KvFormat::kInt8:
       return int8_values(d, page.body, s, p);
@@ -371,8 +402,8 @@ void page_values(D d, const KvPage& page, const State& s, const float* p) {
 State make_state(size_t rows, size_t head_dim) {
   thread_local std::vector<float> floats;
   thread_local std::vector<uint64_t> bytes;
-  const size_t page_row = std::max(head_dim, kBlockTokens);  // q_page also holds p * step
-  floats.resize(rows * (2 * head_dim + page_row + kBatchTokens + 3) + kBlockTokens * head_dim);
+  const size_t steps = (head_dim + kStepChannels - 1) / kStepChannels * kBlockTokens;
+  floats.resize(rows * (3 * head_dim + kBatchTokens + steps + 3) + steps);
   bytes.resize(6 * head_dim);
   State s{};
   float* next = floats.data();
@@ -380,12 +411,13 @@ State make_state(size_t rows, size_t head_dim) {
   s.rows = rows;
   s.head_dim = head_dim;
   s.q = cut(rows * head_dim);
-  s.q_page = cut(rows * page_row);
+  s.q_page = cut(rows * head_dim);
   s.logits = cut(rows * kBatchTokens);
   s.acc = cut(rows * head_dim);
   s.max = cut(rows);
   s.sum = cut(rows);
   s.row_const = cut(rows);
+  s.scaled_p = cut(rows * steps);
   s.steps = next;
   s.codes = reinterpret_cast<uint8_t*>(bytes.data());
   std::fill_n(s.acc, rows * head_dim, 0.0f);

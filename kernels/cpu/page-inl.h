@@ -18,6 +18,8 @@ HWY_BEFORE_NAMESPACE();
 namespace varve::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
+constexpr size_t kBlockRows = 4;  // rows that share one reading of a page
+
 using FullF = hn::ScalableTag<float>;
 using HalfF = hn::CappedTag<float, 8>;  // divides every head_dim
 
@@ -109,11 +111,55 @@ HWY_INLINE void load_queries(const QueryTile& tile, size_t step, float* q) {
   }
 }
 
-// Calls fn.template operator()<n>(row) for all rows in blocks of n <= 4.
+struct Add {
+  [[maybe_unused]] float operator()(float a, float b) const { return a + b; }
+  template <class V>
+  HWY_INLINE V operator()(V a, V b) const {
+    return hn::Add(a, b);
+  }
+};
+
+struct Max {
+  [[maybe_unused]] float operator()(float a, float b) const { return std::max(a, b); }
+  template <class V>
+  HWY_INLINE V operator()(V a, V b) const {
+    return hn::Max(a, b);
+  }
+};
+
+// out[r] = the lanes of v[r] taken together by op, for a block of rows at once.
+template <class Op, class D>
+HWY_INLINE void reduce_rows(D d, Op op, const hn::Vec<D>* v, float* out) {
+#if HWY_CAP_GE256
+  const hn::RepartitionToWide<D> dw;
+  const auto ab = op(hn::InterleaveLower(d, v[0], v[1]), hn::InterleaveUpper(d, v[0], v[1]));
+  const auto cd = op(hn::InterleaveLower(d, v[2], v[3]), hn::InterleaveUpper(d, v[2], v[3]));
+  const auto ab2 = hn::BitCast(dw, ab), cd2 = hn::BitCast(dw, cd);
+  const auto all = op(hn::BitCast(d, hn::InterleaveLower(dw, ab2, cd2)),
+                      hn::BitCast(d, hn::InterleaveUpper(dw, ab2, cd2)));
+  const hn::Half<D> dh;
+  const auto half = op(hn::LowerHalf(dh, all), hn::UpperHalf(dh, all));
+  if constexpr (hn::MaxLanes(D()) == 16) {
+    const hn::Half<decltype(dh)> dq;
+    hn::StoreU(op(hn::LowerHalf(dq, half), hn::UpperHalf(dq, half)), dq, out);
+  } else {
+    hn::StoreU(half, dh, out);
+  }
+#else
+  for (size_t r = 0; r < kBlockRows; ++r) {
+    float lanes[hn::MaxLanes(D())];
+    hn::StoreU(v[r], d, lanes);
+    out[r] = lanes[0];
+    for (size_t i = 1; i < hn::Lanes(d); ++i) out[r] = op(out[r], lanes[i]);
+  }
+#endif
+}
+
+// Calls fn.template operator()<n>(row) for all rows in blocks of n <= kBlockRows.
 template <class Fn>
 HWY_INLINE void for_row_blocks(size_t rows, Fn fn) {
   size_t r = 0;
-  for (; r + 4 <= rows; r += 4) fn.template operator()<4>(r);
+  for (; r + kBlockRows <= rows; r += kBlockRows) fn.template operator()<kBlockRows>(r);
   if (rows - r == 3) fn.template operator()<3>(r);
   if (rows - r == 2) fn.template operator()<2>(r);
   if (rows - r == 1) fn.template operator()<1>(r);

@@ -20,7 +20,6 @@ namespace varve::kernels::HWY_NAMESPACE {
 using VF = hn::Vec<FullF>;
 constexpr FullF df;
 constexpr size_t kLanes = hn::MaxLanes(df);
-constexpr size_t kBlockRows = 4;   // rows that share one reading of an index
 constexpr size_t kAheadPages = 8;  // how far the index of a page is fetched before its use
 
 // The mass of a page for one row is factor * 2^exponent.
@@ -29,50 +28,6 @@ struct Masses {
   float* factor;    // [rows][stride]
   size_t stride;    // pages, padded to whole vectors with empty masses
 };
-
-struct Add {
-  [[maybe_unused]] float operator()(float a, float b) const { return a + b; }
-  template <class V>
-  HWY_INLINE V operator()(V a, V b) const {
-    return hn::Add(a, b);
-  }
-};
-
-struct Max {
-  [[maybe_unused]] float operator()(float a, float b) const { return std::max(a, b); }
-  template <class V>
-  HWY_INLINE V operator()(V a, V b) const {
-    return hn::Max(a, b);
-  }
-};
-
-// out[r] = the lanes of v[r] taken together by op, for four rows at once.
-template <class Op, class D>
-HWY_INLINE void reduce_rows(D d, Op op, const hn::Vec<D>* v, float* out) {
-#if HWY_CAP_GE256
-  const hn::RepartitionToWide<D> dw;
-  const auto ab = op(hn::InterleaveLower(d, v[0], v[1]), hn::InterleaveUpper(d, v[0], v[1]));
-  const auto cd = op(hn::InterleaveLower(d, v[2], v[3]), hn::InterleaveUpper(d, v[2], v[3]));
-  const auto ab2 = hn::BitCast(dw, ab), cd2 = hn::BitCast(dw, cd);
-  const auto all = op(hn::BitCast(d, hn::InterleaveLower(dw, ab2, cd2)),
-                      hn::BitCast(d, hn::InterleaveUpper(dw, ab2, cd2)));
-  const hn::Half<D> dh;
-  const auto half = op(hn::LowerHalf(dh, all), hn::UpperHalf(dh, all));
-  if constexpr (hn::MaxLanes(D()) == 16) {
-    const hn::Half<decltype(dh)> dq;
-    hn::StoreU(op(hn::LowerHalf(dq, half), hn::UpperHalf(dq, half)), dq, out);
-  } else {
-    hn::StoreU(half, dh, out);
-  }
-#else
-  for (size_t r = 0; r < kBlockRows; ++r) {
-    float lanes[hn::MaxLanes(D())];
-    hn::StoreU(v[r], d, lanes);
-    out[r] = lanes[0];
-    for (size_t i = 1; i < hn::Lanes(d); ++i) out[r] = op(out[r], lanes[i]);
-  }
-#endif
-}
 
 // out[r] = q . centre + |q| . radius for kRows rows of rotated q.
 template <size_t kRows, class D>
