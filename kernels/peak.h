@@ -1,6 +1,6 @@
 // What this machine can do at best: the measures that `varve doctor` and the benchmarks compare
 // with. Each function works in the calling thread; run it in several threads at once for the
-// machine's total.
+// machine's total. Seconds are of the thread's CPU time.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 namespace varve::kernels {
 
 // Bytes per second read from `data`, over and over for about `seconds` (at least once). Larger than
-// the caches, it measures memory. The buffer is 64-byte aligned, `bytes` at least 64.
+// the caches, it measures memory. `bytes` is at least 128.
 double measure_read_bandwidth(const void* data, size_t bytes, double seconds);
 
 // Floating-point operations per second of cpu::gemm on matrices that fit the caches (512 x 1024 x

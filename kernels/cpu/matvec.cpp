@@ -12,6 +12,8 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include "hwy/cache_control.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace varve::kernels::cpu {
 namespace HWY_NAMESPACE {
@@ -58,6 +60,7 @@ template <size_t M>
 HWY_INLINE void add_codes4(Sums<M>& s, const uint8_t* codes, const float* x, size_t x_stride,
                            size_t inputs) {
   for (size_t j = 0; j < inputs / 8; ++j) {
+    hwy::Prefetch(codes + j * kPanelRows * 4 + kPrefetchBytes);
     const I words = load_words(codes + j * kPanelRows * 4);
     for (int nibble = 0; nibble < 8; ++nibble) {
       const I code = hn::And(hn::ShiftRightSame(words, 4 * nibble), hn::Set(di, 15));
@@ -70,6 +73,7 @@ template <size_t M>
 HWY_INLINE void add_codes8(Sums<M>& s, const uint8_t* codes, const float* x, size_t x_stride,
                            size_t inputs) {
   for (size_t j = 0; j < inputs / 4; ++j) {
+    hwy::Prefetch(codes + j * kPanelRows * 4 + kPrefetchBytes);
     const I words =
         hn::Xor(load_words(codes + j * kPanelRows * 4), hn::Set(di, static_cast<int>(0x80808080u)));
     for (int byte = 0; byte < 4; ++byte) {

@@ -6,6 +6,7 @@
 
 #include <immintrin.h>
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <vector>
@@ -39,8 +40,10 @@ VARVE_VNNI void quantise_group(const float* x, XGroup* out) {
   out->sum_x[1] = _mm512_reduce_add_ps(x1);
   // NaN and infinity survive in the step: the integer path would lose them.
   out->step = largest / kQuantMax + 0.0f * (out->sum_x[0] + out->sum_x[1]);
-  const __m512 inverse = _mm512_set1_ps(largest > kTiny ? kQuantMax / largest : 0.0f);
-  const __m512 halves[2] = {x0, x1};
+  const bool is_usable = std::isfinite(out->step) && largest > kTiny;
+  const __m512 inverse = _mm512_set1_ps(is_usable ? kQuantMax / largest : 0.0f);
+  const __m512 zero = _mm512_setzero_ps();
+  const __m512 halves[2] = {is_usable ? x0 : zero, is_usable ? x1 : zero};
   for (int h = 0; h < 2; ++h) {
     const __m512i q = _mm512_cvtps_epi32(_mm512_mul_ps(halves[h], inverse));
     const __m512i high = _mm512_srai_epi32(_mm512_add_epi32(q, _mm512_set1_epi32(128)), 8);
@@ -49,6 +52,10 @@ VARVE_VNNI void quantise_group(const float* x, XGroup* out) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(out->low + 16 * h), _mm512_cvtepi32_epi8(low));
     out->sum_q[h] = _mm512_reduce_add_epi32(q);
   }
+}
+
+inline void prefetch(const void* at) {
+  _mm_prefetch(static_cast<const char*>(at) + kPrefetchBytes, _MM_HINT_T0);
 }
 
 VARVE_VNNI inline __m512i broadcast4(const int8_t* bytes) {
@@ -93,7 +100,9 @@ VARVE_VNNI void panel_w4(const uint8_t* codes, const uint16_t* params, size_t gr
   for (size_t g = 0; g < groups; ++g) {
     Sums<M> s;
     clear(s);
+    prefetch(params + g * 32);
     for (size_t j = 0; j < kGroup / 8; ++j) {
+      prefetch(codes + (g * 4 + j) * 64);
       const __m512i both = _mm512_loadu_si512(codes + (g * 4 + j) * 64);
       add4(s, _mm512_and_si512(both, nibble), x + g, groups, 8 * j);
       add4(s, _mm512_and_si512(_mm512_srli_epi16(both, 4), nibble), x + g, groups, 8 * j + 4);
@@ -118,8 +127,10 @@ VARVE_VNNI void panel_w8(const uint8_t* codes, const uint16_t* params, size_t gr
       Sums<M> s;
       clear(s);
       for (size_t j = part * kWords; j < (part + 1) * kWords; ++j) {
+        prefetch(codes + (g * 8 + j) * 64);
         add4(s, _mm512_loadu_si512(codes + (g * 8 + j) * 64), x + g, groups, 4 * j);
       }
+      prefetch(params);
       const __m512 scale = load_f16(params);
       const __m512 min = HasMin ? load_f16(params + 16) : _mm512_setzero_ps();
       params += HasMin ? 32 : 16;

@@ -87,29 +87,44 @@ void coded_panel(const PackedWeights& w, size_t panel, size_t r0, size_t r1, Out
   }
 }
 
+HWY_INLINE void store_half(uint16_t bits, float* out) { *out = kernels::f32_from_bf16(bits); }
+HWY_INLINE void store_half(uint16_t bits, uint16_t* out) { *out = bits; }
+
 template <class Out>
-void plain_panel(const PackedWeights& w, size_t panel, size_t r0, size_t r1, Out* out,
-                 size_t out_stride) {
-  const bool is_bf16 = w.format() == WeightFormat::kBf16;
+void bf16_panel(const PackedWeights& w, size_t panel, size_t r0, size_t r1, Out* out,
+                size_t out_stride) {
   const auto* halves = reinterpret_cast<const uint16_t*>(w.codes(panel));
-  const auto* values = reinterpret_cast<const float*>(w.codes(panel));
-  for (size_t c = 0; c < w.k(); ++c) {
-    for (size_t r = r0; r < r1; ++r) {
-      const float value = is_bf16 ? f32_from_bf16(halves[(c / 2 * kPanelRows + r) * 2 + c % 2])
-                                  : values[c * kPanelRows + r];
-      store_one(value, out + (r - r0) * out_stride + c);
+  for (size_t r = r0; r < r1; ++r, out += out_stride) {
+    const uint16_t* pair = halves + r * 2;
+    for (size_t c = 0; c + 1 < w.k(); c += 2, pair += kPanelRows * 2) {
+      store_half(pair[0], out + c);
+      store_half(pair[1], out + c + 1);
     }
+    if (w.k() % 2 != 0) store_half(pair[0], out + w.k() - 1);
+  }
+}
+
+template <class Out>
+void f32_panel(const PackedWeights& w, size_t panel, size_t r0, size_t r1, Out* out,
+               size_t out_stride) {
+  const auto* values = reinterpret_cast<const float*>(w.codes(panel));
+  for (size_t r = r0; r < r1; ++r, out += out_stride) {
+    for (size_t c = 0; c < w.k(); ++c) store_one(values[c * kPanelRows + r], out + c);
   }
 }
 
 template <class Out>
 void unpack(const PackedWeights& w, size_t n0, size_t n1, Out* out, size_t out_stride) {
-  const bool is_coded = w.format() == WeightFormat::kW4 || w.format() == WeightFormat::kW8;
   for (size_t row = n0; row < n1;) {
     const size_t panel = row / kPanelRows, r0 = row % kPanelRows;
     const size_t r1 = HWY_MIN(kPanelRows, r0 + n1 - row);
-    is_coded ? coded_panel(w, panel, r0, r1, out, out_stride)
-             : plain_panel(w, panel, r0, r1, out, out_stride);
+    if (w.format() == WeightFormat::kF32) {
+      f32_panel(w, panel, r0, r1, out, out_stride);
+    } else if (w.format() == WeightFormat::kBf16) {
+      bf16_panel(w, panel, r0, r1, out, out_stride);
+    } else {
+      coded_panel(w, panel, r0, r1, out, out_stride);
+    }
     out += (r1 - r0) * out_stride;
     row += r1 - r0;
   }
