@@ -137,7 +137,7 @@ const Steps& best_steps(const QueryTile& tile) {
   const bool bf16 = tile.compute == Compute::kBf16 && cpu.avx512_bf16 &&
                     cpu_target() == CpuTarget::kAvx512Vnni && tile.rope->rotary_dim % 4 == 0;
   if (!bf16) return f32_steps();
-  return cpu.amx_bf16 && tile.rope->head_dim % 64 == 0 ? matmul_steps() : bf16_steps();
+  return tile.rope->head_dim % 64 == 0 && matmul_has_amx() ? matmul_steps() : bf16_steps();
 }
 
 }  // namespace

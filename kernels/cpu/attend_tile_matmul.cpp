@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <dnnl.hpp>
 #include <map>
-#include <tuple>
 
 #include "kernels/cpu/attend_tile_bf16.h"
 #include "kernels/cpu/attend_tile_steps.h"
@@ -125,5 +124,13 @@ constexpr Steps kSteps{kRows,       kSlots, sizeof(uint16_t), kValueWidth, bf16_
 }  // namespace
 
 const Steps& matmul_steps() { return kSteps; }
+
+bool matmul_has_amx() {
+  static const bool has = [] {
+    const auto amx = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_amx);
+    return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & amx) == amx;
+  }();
+  return has;
+}
 
 }  // namespace varve::kernels::cpu::tile

@@ -60,6 +60,7 @@ const Steps& f32_steps();
 const Steps& bf16_steps();
 // oneDNN between AVX512-BF16 steps; head_dim is a multiple of 64.
 const Steps& matmul_steps();
+bool matmul_has_amx();  // oneDNN may use it: its own limit on instruction sets counts
 
 // Page as f32: k [head_dim][32] not rotated, v [32][o_dim]; dead tokens zero.
 void decode_page(const KvPage& page, size_t head_dim, size_t o_dim, float* k, float* v);
