@@ -166,7 +166,7 @@ void Engine::prefill(Context& context, const mri_init_req& req, mri_init_rsp& rs
   for (uint64_t done = 0; done < req.n_tokens;) {
     const auto n = static_cast<uint32_t>(std::min<uint64_t>(chunk, req.n_tokens - done));
     const bool last = done + n == req.n_tokens;
-    if (!prefill_chunk(context, req.tokens + done, n, last, req)) {
+    if (!prefill_chunk(context, req.tokens + done, n, last, req, rsp.n_chunks_retried)) {
       ++rsp.n_chunks_retried;
       chunk = std::max(n / 2, kChunkTokensMin);
       continue;
@@ -180,7 +180,7 @@ void Engine::prefill(Context& context, const mri_init_req& req, mri_init_rsp& rs
 // False when the chunk shall be tried again, smaller: there was no room for it at once. A chunk
 // that failed in a plugin or on a device is tried once more here, alone; what came before it stays.
 bool Engine::prefill_chunk(Context& context, const int32_t* tokens, uint32_t n, bool last,
-                           const mri_init_req& req) {
+                           const mri_init_req& req, uint64_t& retried) {
   KvCache& cache = context.cache;
   const uint32_t before = cache.n_tokens();
   for (int attempt = 0;; ++attempt) {
@@ -198,6 +198,7 @@ bool Engine::prefill_chunk(Context& context, const int32_t* tokens, uint32_t n, 
       const bool hopeless =
           e.status() == MRI_E_CANCELLED || e.status() == MRI_E_ARG || e.status() == MRI_E_NOMEM;
       if (hopeless || attempt > 0) throw;
+      ++retried;
       host_.log(MRI_LOG_WARNING, "prefill chunk at token " + std::to_string(before) +
                                      " failed, trying it again: " + e.what());
     }

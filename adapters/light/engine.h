@@ -56,7 +56,7 @@ class Engine {
   void check_tokens(const int32_t* tokens, uint64_t n) const;
   void prefill(Context& context, const mri_init_req& req, mri_init_rsp& rsp);
   bool prefill_chunk(Context& context, const int32_t* tokens, uint32_t n, bool last,
-                     const mri_init_req& req);
+                     const mri_init_req& req, uint64_t& retried);
   void step_sequences(std::span<mri_step_seq*> seqs, std::vector<Lease>& leases,
                       const uint32_t* cancel);
   void step_long(mri_step_seq& seq, Context& context, const uint32_t* cancel);

@@ -27,10 +27,12 @@ LightStack::LightStack(const LightStackOptions& options) : threads_(options.thre
   spec.services.threads = &threads_;
   Params runtime = options.runtime_params;
   runtime.emplace_back("model_path", Value(options.model_path));
-  spec.plugins = {{"runtime", options.runtime, runtime},
-                  {"kv_tier", options.tier, options.tier_params},
-                  {"quantizer", options.quantizer, {}},
-                  {"attention", options.attention, options.attention_params}};
+  spec.plugins = {{"runtime", options.runtime, runtime}};
+  if (options.runtime == "light") {
+    spec.plugins.push_back({"kv_tier", options.tier, options.tier_params});
+    spec.plugins.push_back({"quantizer", options.quantizer, {}});
+    spec.plugins.push_back({"attention", options.attention, options.attention_params});
+  }
   if (!options.summary.empty())
     spec.plugins.push_back({"summary", options.summary, options.summary_params});
   absl::StatusOr<std::unique_ptr<Stack>> stack = load_stack(spec);
