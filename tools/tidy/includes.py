@@ -73,9 +73,11 @@ ROOTS = ['', 'mri/include', 'mri/sdk', 'mri']
 
 def resolve(name, quoted, source, files):
     """The path in the tree that an include names, or None for a system or library header."""
-    roots = ([os.path.dirname(source)] if quoted else []) + ROOTS
-    # A public header is found by its own name from beside it too.
-    for root in roots:
+    above, folder = [], os.path.dirname(source)
+    while folder:
+        above.append(folder)
+        folder = os.path.dirname(folder)
+    for root in above[: None if quoted else 0] + ROOTS:
         path = os.path.normpath(os.path.join(root, name))
         if path in files:
             return path

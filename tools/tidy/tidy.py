@@ -124,7 +124,10 @@ def check_text(path, text):
 def cmake_words(text):
     """The words of a CMake file, without comments and with the current folder's prefix dropped."""
     text = re.sub(r'#[^\n]*', '', text).replace('${CMAKE_CURRENT_SOURCE_DIR}/', '')
-    return set(re.split(r'[\s()";]+', text.replace('${CMAKE_SOURCE_DIR}/', '/')))
+    words = set(re.split(r'[\s()";]+', text.replace('${CMAKE_SOURCE_DIR}/', '/')))
+    # A function or loop over names: name and ${op}_bench.cpp stand for name_bench.cpp.
+    endings = {match.group(1) for word in words if (match := re.fullmatch(r'\$\{\w+\}(.+)', word))}
+    return words | {word + ending for word in words for ending in endings}
 
 
 def check_listed(files, words):

@@ -43,6 +43,13 @@ class TreeTest(unittest.TestCase):
         self.write('core/base/dead.cpp', 'int dead() { return 0; }\n')
         self.assert_found('core/base/dead.cpp', 'not built')
 
+    def test_source_that_a_function_names(self):
+        self.write('core/CMakeLists.txt', 'add_library(core ${op}_x.cpp base/good.cpp)\nuse(one)\n')
+        self.write('core/one_x.cpp', 'int one() { return 0; }\n')
+        self.write('core/two_x.cpp', 'int two() { return 0; }\n')
+        self.assertEqual(self.find('core/one_x.cpp'), [])
+        self.assert_found('core/two_x.cpp', 'not built')
+
     def test_test_folder_that_is_not_added(self):
         self.write('tests/unit/CMakeLists.txt', '')
         self.assert_found('tests/unit/CMakeLists.txt', 'not built')
