@@ -131,21 +131,18 @@ def cmake_words(text):
 
 
 def check_listed(files, words):
-    """Yields findings for sources that no CMakeLists.txt of their folder or above names."""
+    """Yields findings for sources and folders that no CMakeLists.txt names."""
+    named = set()
+    for path, known in words.items():
+        folder = os.path.dirname(path)
+        for word in known:
+            named.add(
+                word[1:] if word.startswith('/') else os.path.normpath(os.path.join(folder, word))
+            )
     for path in files:
+        target = os.path.dirname(path) if path in words and path != 'CMakeLists.txt' else path
         source = extension(path) in SOURCES or path.endswith('_test.py')
-        nested = os.path.basename(path) == 'CMakeLists.txt' and path != 'CMakeLists.txt'
-        if not source and not nested:
-            continue
-        target = os.path.dirname(path) if nested else path
-        folder, named = os.path.dirname(target), False
-        while not named:
-            known = words.get(os.path.join(folder, 'CMakeLists.txt'), ())
-            named = os.path.relpath(target, folder or '.') in known or '/' + target in known
-            if not folder:
-                break
-            folder = os.path.dirname(folder)
-        if not named:
+        if (source or target != path) and target not in named:
             yield path, 1, 'no CMakeLists.txt names it: it is not built'
 
 
