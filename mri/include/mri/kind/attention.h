@@ -47,7 +47,7 @@ typedef struct mri_attn_req {
   float scale;             /* 1 / sqrt(head_dim) unless the model says otherwise */
   uint32_t trained_tokens; /* longest distance the model was trained on */
   uint32_t reserved;
-  const void* runtime;     /* the runtime's own: passed on to its kernel table as it is */
+  const void* runtime; /* the runtime's own: passed on to its kernel table as it is */
 } mri_attn_req;
 
 #define MRI_ATTN_BLOCKS 0u  /* entry reads blocks[index .. index + count) */
