@@ -135,7 +135,7 @@ def check_listed(files, words):
     named = set()
     for path, known in words.items():
         folder = os.path.dirname(path)
-        for word in known:
+        for word in known - {'', '.'}:
             named.add(
                 word[1:] if word.startswith('/') else os.path.normpath(os.path.join(folder, word))
             )
