@@ -5,6 +5,7 @@
 #include <cstring>
 #include <dnnl.hpp>
 #include <map>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <unordered_map>
@@ -61,7 +62,11 @@ Memory::desc matrix(size_t rows, size_t cols, size_t row_stride, size_t col_stri
           Memory::dims{dim(row_stride), dim(col_stride)}};
 }
 
+// One at a time: rare, slow, and then what threads share inside oneDNN (its cache of generated
+// code) is ordered by a lock that race detectors can see.
 Product make_product(const GemmShape& s) {
+  static std::mutex mutex;
+  const std::lock_guard<std::mutex> lock(mutex);
   const auto a = matrix(s.m, s.k, s.lda, 1, s.type);
   const auto w =
       s.w_is_kn ? matrix(s.k, s.n, s.ldw, 1, s.type) : matrix(s.k, s.n, 1, s.ldw, s.type);
