@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <vector>
 
@@ -29,31 +30,71 @@ struct Masses {
   size_t stride;    // pages, padded to whole vectors with empty masses
 };
 
-// out[r] = q . centre + |q| . radius for kRows rows of rotated q.
+// The centre and radius of channels c..
+template <class D>
+struct Ball {
+  hn::Vec<D> centre, radius;
+  HWY_INLINE Ball(D d, const uint8_t* index, size_t head_dim, size_t c) {
+    const auto step = load_f16(d, index, head_dim + c);
+    centre = hn::MulAdd(step, hn::Set(d, 127.5f), load_f16(d, index, c));
+    radius = load_f16(d, index, 2 * head_dim + c);
+  }
+  HWY_INLINE hn::Vec<D> add_bound(hn::Vec<D> q, hn::Vec<D> sum) const {
+    return hn::MulAdd(hn::Abs(q), radius, hn::MulAdd(q, centre, sum));
+  }
+};
+
+// out[r] = bound of kRows rows of rotated q.
 template <size_t kRows, class D>
 HWY_INLINE void radius_bounds(D d, const uint8_t* index, const float* q, size_t head_dim,
                               float* out) {
   hn::Vec<D> sum[kBlockRows];
   for (auto& s : sum) s = hn::Zero(d);
   for (size_t c = 0; c < head_dim; c += hn::Lanes(d)) {
-    const auto step = load_f16(d, index, head_dim + c);
-    const auto centre = hn::MulAdd(step, hn::Set(d, 127.5f), load_f16(d, index, c));
-    const auto radius = load_f16(d, index, 2 * head_dim + c);
+    const Ball<D> ball(d, index, head_dim, c);
     for (size_t r = 0; r < kRows; ++r) {
-      const auto x = hn::LoadU(d, q + r * head_dim + c);
-      sum[r] = hn::MulAdd(hn::Abs(x), radius, hn::MulAdd(x, centre, sum[r]));
+      sum[r] = ball.add_bound(hn::LoadU(d, q + r * head_dim + c), sum[r]);
     }
   }
   reduce_rows(d, Add(), sum, out);
 }
 
+// The same for q not yet turned to the page, where whole vectors of all channels turn.
+template <size_t kRows, class D>
+HWY_INLINE void turned_radius_bounds(D d, const RopeTable& rope, const KvPage& page, const float* q,
+                                     float* out) {
+  const size_t n = rope.head_dim, half = n / 2;
+  const size_t angle = static_cast<size_t>(std::abs(page.distance)) * half;
+  const auto sign = hn::Set(d, page.distance < 0 ? -1.0f : 1.0f);
+  hn::Vec<D> sum[kBlockRows], more[kBlockRows];
+  for (size_t r = 0; r < kBlockRows; ++r) sum[r] = more[r] = hn::Zero(d);
+  for (size_t c = 0; c < half; c += hn::Lanes(d)) {
+    const auto cos = hn::LoadU(d, rope.coarse_cos + angle + c);
+    const auto sin = hn::Mul(hn::LoadU(d, rope.coarse_sin + angle + c), sign);
+    const Ball<D> first(d, page.index, n, c), second(d, page.index, n, half + c);
+    for (size_t r = 0; r < kRows; ++r) {
+      const auto a = hn::LoadU(d, q + r * n + c), b = hn::LoadU(d, q + r * n + half + c);
+      sum[r] = first.add_bound(hn::NegMulAdd(b, sin, hn::Mul(a, cos)), sum[r]);
+      more[r] = second.add_bound(hn::MulAdd(a, sin, hn::Mul(b, cos)), more[r]);
+    }
+  }
+  for (size_t r = 0; r < kRows; ++r) sum[r] = hn::Add(sum[r], more[r]);
+  reduce_rows(d, Add(), sum, out);
+}
+
 template <class D>
-void radius_masses(D d, const KvPage& page, const float* q, size_t rows, size_t head_dim,
-                   const Masses& masses, size_t p) {
+void radius_masses(D d, const RopeTable& rope, const KvPage& page, const float* q, float* q_page,
+                   size_t rows, const Masses& masses, size_t p) {
   const auto n_live = static_cast<float>(std::popcount(page.live_mask));
+  const bool whole = rope.rotary_dim == rope.head_dim && rope.head_dim / 2 % hn::Lanes(d) == 0;
+  if (!whole) rotate_to_page(rope, q, rows, page.distance, q_page);
   for_row_blocks(rows, [&]<size_t kRows>(size_t row) {
     float bounds[kBlockRows];
-    radius_bounds<kRows>(d, page.index, q + row * head_dim, head_dim, bounds);
+    if (whole) {
+      turned_radius_bounds<kRows>(d, rope, page, q + row * rope.head_dim, bounds);
+    } else {
+      radius_bounds<kRows>(d, page.index, q_page + row * rope.head_dim, rope.head_dim, bounds);
+    }
     for (size_t r = 0; r < kRows; ++r) {
       masses.exponent[(row + r) * masses.stride + p] = bounds[r] + page.log_weight * kLog2E;
       masses.factor[(row + r) * masses.stride + p] = n_live;
@@ -303,10 +344,10 @@ void score_pages(const QueryTile& tile, const KvPage* pages, size_t n_pages, Sco
     for (size_t p = 0; p < n_pages; ++p) {
       if (p + kAheadPages < n_pages) prefetch_index(pages[p + kAheadPages].index, how, head_dim);
       if (pages[p].live_mask == 0) continue;
-      rotate_to_page(*tile.rope, q, rows, pages[p].distance, q_page);
       if (how == Score::kRadius) {
-        radius_masses(d, pages[p], q_page, rows, head_dim, masses, p);
+        radius_masses(d, *tile.rope, pages[p], q, q_page, rows, masses, p);
       } else {
+        rotate_to_page(*tile.rope, q, rows, pages[p].distance, q_page);
         sketch_masses(d, pages[p], q_page, rows, head_dim, scratch.sketch, masses, p);
       }
     }
