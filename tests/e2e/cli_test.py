@@ -76,6 +76,8 @@ class Ask(CliTest):
         self.assertEqual((answer['finish'], answer['answer_tokens']), ('end', 4))
         self.assertEqual(set(answer['kv_bytes']),
                          {'hot', 'warm', 'cold', 'backing', 'bf16_equivalent'})
+        self.assertGreater(answer['kv_ratio_to_bf16'], 0.5)
+        self.assertEqual(answer['kv_ratio_to_bf16'], answer['kv_ratio_to_bf16_with_backing'])
         for key in ('ttft_s', 'prefill_s', 'prefill_tokens_per_s', 'decode_tokens_per_s',
                     'peak_rss_mb'):
             self.assertGreaterEqual(answer[key], 0)

@@ -150,14 +150,11 @@ double per_second(uint64_t n, double seconds) {
   return seconds > 0 ? static_cast<double>(n) / seconds : 0;
 }
 
-uint64_t resident_bytes(const mri_kv_usage& usage) {
-  return usage.hot_bytes + usage.warm_bytes + usage.cold_bytes + usage.backing_bytes;
-}
-
-double ratio_to_bf16(const mri_kv_usage& usage) {
-  return usage.bf16_bytes == 0
-             ? 0
-             : static_cast<double>(resident_bytes(usage)) / static_cast<double>(usage.bf16_bytes);
+// Share of what plain bf16 takes: the tiers in memory, and `more` bytes.
+double ratio_to_bf16(const mri_kv_usage& usage, uint64_t more) {
+  const uint64_t bytes = usage.hot_bytes + usage.warm_bytes + usage.cold_bytes + more;
+  return usage.bf16_bytes == 0 ? 0
+                               : static_cast<double>(bytes) / static_cast<double>(usage.bf16_bytes);
 }
 
 void print_table(const Outcome& outcome) {
@@ -166,7 +163,7 @@ void print_table(const Outcome& outcome) {
       "\nprompt   %s tokens, read in %.2f s (%.0f tokens/s)\n"
       "answer   %s tokens, the first after %.2f s, then %.1f tokens/s%s\n"
       "memory   hot %s (%s tokens), warm %s (%s), cold %s (%s), backing %s\n"
-      "         %.0f %% of the %s that bf16 takes\n",
+      "         %.0f %% of the %s that bf16 takes%s\n",
       count_text(outcome.prompt_tokens), outcome.prefill_s,
       per_second(outcome.prompt_tokens, outcome.prefill_s), count_text(outcome.answer.n_tokens),
       outcome.ttft_s, per_second(outcome.answer.n_tokens, outcome.decode_s),
@@ -174,7 +171,10 @@ void print_table(const Outcome& outcome) {
                                                : "",
       bytes_text(usage.hot_bytes), count_text(usage.hot_tokens), bytes_text(usage.warm_bytes),
       count_text(usage.warm_tokens), bytes_text(usage.cold_bytes), count_text(usage.cold_tokens),
-      bytes_text(usage.backing_bytes), 100 * ratio_to_bf16(usage), bytes_text(usage.bf16_bytes));
+      bytes_text(usage.backing_bytes), 100 * ratio_to_bf16(usage, 0), bytes_text(usage.bf16_bytes),
+      usage.backing_bytes == 0 ? ""
+                               : absl::StrFormat("; %.0f %% with the backing",
+                                                 100 * ratio_to_bf16(usage, usage.backing_bytes)));
   if (!outcome.memory_map.empty()) {
     absl::StrAppend(&table, "map      ", outcome.memory_map,
                     "  after reading; h hot, w warm, c cold, - forgotten\n");
@@ -206,7 +206,8 @@ void print_json(const CommandLine& line, const Model& model, const Outcome& outc
         {"bf16_equivalent", usage.bf16_bytes}}},
       {"kv_tokens",
        {{"hot", usage.hot_tokens}, {"warm", usage.warm_tokens}, {"cold", usage.cold_tokens}}},
-      {"kv_ratio_to_bf16", ratio_to_bf16(usage)},
+      {"kv_ratio_to_bf16", ratio_to_bf16(usage, 0)},
+      {"kv_ratio_to_bf16_with_backing", ratio_to_bf16(usage, usage.backing_bytes)},
   };
   if (!outcome.memory_map.empty()) json["memory_map"] = outcome.memory_map;
   std::cout << json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << std::endl;

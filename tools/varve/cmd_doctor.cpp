@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "kernels/cpu_target.h"
 #include "tools/varve/chosen_plugins.h"
 #include "tools/varve/command.h"
 #include "tools/varve/machine.h"
@@ -188,6 +189,8 @@ int cmd_doctor(const Arguments& arguments) {
   if (const std::optional<int> done = line.parse(arguments)) return *done;
   const auto seconds = line.get<double>("seconds");
   if (!(seconds >= 0 && seconds <= 60)) return line.usage_error("expected --seconds from 0 to 60");
+  const std::string target_error = kernels::apply_cpu_target_env();
+  if (!target_error.empty()) return line.usage_error(target_error);
   const absl::StatusOr<Profile> profile = line.profile();
   if (!profile.ok()) return report(profile.status(), kExitUsage);
   const absl::StatusOr<Checkup> checkup = examine(*profile, seconds);
