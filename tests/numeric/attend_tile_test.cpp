@@ -20,11 +20,10 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 // Values and logits are about 1. In f32 the difference is the rounding of sums of some hundred
 // terms. In bf16 each of query, key, probability and value is off by up to 2^-9: a row with a few
-// keys shows that, the errors of many keys average out.
+// keys shows that, the errors of many keys average out, but for the query's.
 constexpr float kOutputF32 = 1e-5f, kLseF32 = 1e-5f;
 constexpr float kOutputBf16 = 1e-2f, kLseBf16 = 4e-3f;
-constexpr float kOutputManyKeysBf16 = 1e-3f,
-                kLseManyKeysBf16 = 2e-3f;  // what is left of lse is the query
+constexpr float kOutputManyKeysBf16 = 1e-3f, kLseManyKeysBf16 = 2e-3f;
 
 struct Shape {
   uint32_t head_dim = 64, rotary_dim = 64, n_queries = 128, group = 3, offset = 0;
