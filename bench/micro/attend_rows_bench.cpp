@@ -30,7 +30,8 @@ void attend_rows(benchmark::State& state) {
 }
 BENCHMARK(attend_rows)
     ->ArgNames({"format", "pages", "heads"})
-    ->ArgsProduct({{1, 2, 3}, {25, 75}, {1, 90}});
+    ->ArgsProduct({{1, 2, 3}, {25, 75}, {1, 90}})
+    ->UseRealTime();
 
 }  // namespace
 }  // namespace varve::kernels

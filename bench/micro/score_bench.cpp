@@ -32,10 +32,10 @@ void score(benchmark::State& state, Score how, size_t n_pages, size_t bytes_per_
 }
 
 void radius(benchmark::State& state) { score(state, Score::kRadius, kPages, 6 * DecodeText::kDim); }
-BENCHMARK(radius)->ArgName("heads")->Arg(1)->Arg(90);
+BENCHMARK(radius)->ArgName("heads")->Arg(1)->Arg(90)->UseRealTime();
 
 void sketch(benchmark::State& state) { score(state, Score::kSketch, kKept, 12 * DecodeText::kDim); }
-BENCHMARK(sketch)->ArgName("heads")->Arg(1)->Arg(90);
+BENCHMARK(sketch)->ArgName("heads")->Arg(1)->Arg(90)->UseRealTime();
 
 void top_k(benchmark::State& state) {
   const auto n = static_cast<size_t>(state.range(0));
@@ -73,7 +73,7 @@ void choose_and_attend(benchmark::State& state) {
   report(state, text,
          kPages * 6 * DecodeText::kDim + kKept * 8 * DecodeText::kDim + (kChosen + 9) * body);
 }
-BENCHMARK(choose_and_attend)->ArgName("heads")->Arg(1)->Arg(90);
+BENCHMARK(choose_and_attend)->ArgName("heads")->Arg(1)->Arg(90)->UseRealTime();
 
 }  // namespace
 }  // namespace varve::kernels

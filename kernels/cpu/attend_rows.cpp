@@ -427,6 +427,7 @@ State make_state(size_t rows, size_t head_dim) {
 }
 
 HWY_INLINE void prefetch_page(const KvPage& page, size_t head_dim) {
+  if (page.live_mask == 0) return;  // may have no body
   const size_t bytes = body_bytes(page.format, head_dim);
   for (size_t i = 0; i < bytes; i += 64) hwy::Prefetch(page.body + i);
   if (page.format != KvFormat::kInt8) return;
@@ -462,6 +463,7 @@ void attend_pages(D d, const QueryTile& tile, const KvPage* pages, size_t n_page
 void attend_rows(const QueryTile& tile, const KvPage* pages, size_t n_pages, float* o,
                  size_t o_stride, float* lse, size_t lse_stride) {
   const size_t head_dim = tile.rope->head_dim;
+  for (size_t p = 0; p < std::min(kAheadPages, n_pages); ++p) prefetch_page(pages[p], head_dim);
   const State s = make_state(size_t{tile.n_queries} * tile.group, head_dim);
   load_queries(tile, 1, s.q);
   with_channel_tag(head_dim, [&](auto d) { attend_pages(d, tile, pages, n_pages, s); });

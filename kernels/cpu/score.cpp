@@ -339,6 +339,9 @@ void score_pages(const QueryTile& tile, const KvPage* pages, size_t n_pages, Sco
   std::fill_n(scores, n_pages, 0.0f);
   std::fill_n(masses.exponent, rows * stride, -INFINITY);
   std::fill_n(masses.factor, rows * stride, 0.0f);
+  for (size_t p = 0; p < std::min(kAheadPages, n_pages); ++p) {
+    prefetch_index(pages[p].index, how, head_dim);
+  }
   load_queries(tile, step, q);
   with_channel_tag(head_dim, [&](auto d) {
     for (size_t p = 0; p < n_pages; ++p) {

@@ -25,6 +25,7 @@ Decoded decode_pages(const KvPage* pages, size_t n_pages, size_t head_dim) {
   const size_t page_floats = kBlockTokens * head_dim;
   Decoded all{std::vector<float>(n_pages * page_floats), std::vector<float>(n_pages * page_floats)};
   for (size_t p = 0; p < n_pages; ++p) {
+    if (pages[p].live_mask == 0) continue;  // may have no body
     decode(pages[p].format, pages[p].index, pages[p].body, head_dim, &all.k[p * page_floats],
            &all.v[p * page_floats]);
   }

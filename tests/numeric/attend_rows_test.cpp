@@ -113,7 +113,7 @@ INSTANTIATE_TEST_SUITE_P(Formats, AttendRows,
 
 TEST(AttendRowsEmpty, GivesZeroAndMinusInfinity) {
   PageScene nothing(64, 64, 2, 3), dead(64, 64, 2, 3), later(64, 64, 2, 3);
-  dead.add_page(KvFormat::kInt8, 1, 0);
+  dead.add_page(KvFormat::kInt8, 1, 0).body = nullptr;
   later.add_page(KvFormat::kBf16, -1);
   for (const PageScene* scene : {&nothing, &dead, &later}) {
     for (const Result& result : {run(*scene, cpu::attend_rows), run(*scene, ref::attend)}) {
