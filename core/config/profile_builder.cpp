@@ -39,6 +39,14 @@ std::optional<Value> value_of(const toml::node& node) {
   return Value(std::move(list));
 }
 
+// The parser's messages quote the text as it is, line breaks included.
+std::string one_line(std::string_view text) {
+  std::string line(text);
+  std::replace_if(
+      line.begin(), line.end(), [](unsigned char c) { return c < 0x20 || c == 0x7F; }, ' ');
+  return line;
+}
+
 std::string type_name(const toml::node& node) {
   if (node.is_table()) return "a table";
   if (node.is_array()) return "an array that holds more than strings";
@@ -132,8 +140,8 @@ void ProfileBuilder::add_file(std::string_view text) {
     const auto& at = error.source().begin;
     const Place place{Layer::kFile, at.line, at.column,
                       absl::StrCat(path_, ":", at.line, ":", at.column)};
-    const std::string_view found = error.description();
-    add_error(place, absl::StrCat("found a syntax error; expected TOML: ", std::string(found)));
+    add_error(place,
+              absl::StrCat("found a syntax error; expected TOML: ", one_line(error.description())));
   }
 }
 

@@ -107,6 +107,7 @@ TEST(Profile, NamesTheFirstErrorByPositionAndCountsTheOthers) {
 
 TEST(Profile, EscapesHostileNames) {
   EXPECT_THAT(error_of("[\"a\\n\\u001b[31m\"]\n"), HasSubstr(R"("a\n\033[31m")"));
+  EXPECT_EQ(error_of("[quantizer]\nsmoothing = fal\nx = 1\n").find('\n'), std::string::npos);
   const std::string longest(100000, 'x');
   EXPECT_LT(error_of("[" + longest + "]\n").size(), 400u);
 }
