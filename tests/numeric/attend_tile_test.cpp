@@ -274,7 +274,13 @@ TEST_P(AttendTile, DeadTokensMayHoldAnything) {
     if (!(0x0f0f0f0fu >> i % 32 & 1)) body[i] = 3e38f;
     if (!(0x0f0f0f0fu >> i / 64 & 1)) body[32 * 64 + i] = -3e38f;
   }
-  scene.add(KvFormat::kBf16, 1);
+  scene.add(KvFormat::kBf16, 1, 0x00ff00ffu);
+  auto* pairs = const_cast<uint16_t*>(reinterpret_cast<const uint16_t*>(scene.last_page().body));
+  for (size_t i = 0; i < 32 * 64; ++i) {  // keys [32][32][2], values [16][64][2]
+    const size_t key_token = i / 2 % 32, value_token = i / 128 * 2 + i % 2;
+    if (!(0x00ff00ffu >> key_token & 1)) pairs[i] = 0x7f7f;
+    if (!(0x00ff00ffu >> value_token & 1)) pairs[32 * 64 + i] = 0xff7f;
+  }
   check(scene);
 }
 
