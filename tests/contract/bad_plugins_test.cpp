@@ -38,6 +38,15 @@ TEST(BadPlugins, ControlIsSound) {
   EXPECT_THAT(test::size_findings(**stack, "quantizer"), testing::IsEmpty());
 }
 
+TEST(BadPlugins, OldPluginRunsOnANewHost) {
+  const auto stack = stack_with("old_1_0");
+  ASSERT_TRUE(stack.ok()) << stack.status();
+  EXPECT_EQ((*stack)->report()[0].info.negotiated, MRI_1_0);
+  EXPECT_THAT(test::size_findings(**stack, "quantizer"), testing::IsEmpty());
+  expect_refused(stack_with("old_1_0", {MRI_1_1, MRI_1_1}).status(),
+                 {"old_1_0", "MRI-E012", "Rebuild the plugin with newer MRI headers."});
+}
+
 TEST(BadPlugins, LoaderRefusesBeforeAnyFunctionRuns) {
   const Case cases[] = {
       {"two_symbols", "MRI-E003", "helper_that_should_be_hidden"},

@@ -5,6 +5,7 @@ Usage: copied_plugin_test.py BUILD_FOLDER LOADER
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -62,6 +63,18 @@ class CopiedPlugin(unittest.TestCase):
     def test_builds_for_the_older_version(self):
         target = self.build(COMPILERS[0], '-DCMAKE_CXX_FLAGS=-DMRI_TARGET_VERSION=MRI_1_0')
         self.assertRegex(run(LOADER, target, 'quantizer', 'bf16'), r'quantizer\.bf16 1\.0\n$')
+
+    def test_plugin_of_the_readme_builds_and_loads(self):
+        with open(os.path.join(ROOT, 'mri', 'README.md'), encoding='utf-8') as file:
+            blocks = dict(re.findall(r'```(cmake|cpp)\n(.*?)```', file.read(), re.S))
+        source, target = tempfile.mkdtemp(dir=self.folder), tempfile.mkdtemp(dir=self.folder)
+        for name, block in [('CMakeLists.txt', 'cmake'), ('mine.cpp', 'cpp')]:
+            with open(os.path.join(source, name), 'w', encoding='utf-8') as file:
+                file.write(blocks[block])
+        run('cmake', '-S', source, '-B', target, f'-DCMAKE_PREFIX_PATH={self.prefix}',
+            '-DCMAKE_CXX_FLAGS=-Wall -Wextra -Werror')
+        run('cmake', '--build', target)
+        self.assertEqual(run(LOADER, target, 'kv_tier', 'mine'), 'org.example.kv_tier.mine 1.1\n')
 
     def test_exports_the_entry_alone(self):
         library = os.path.join(self.build(COMPILERS[0]), 'quantizer-bf16.so')

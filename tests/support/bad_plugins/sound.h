@@ -90,7 +90,7 @@ static mri_status open_plugin(const mri_host* host, uint32_t chosen, mri_plugin*
 #define MIN_VERSION MRI_1_0
 #endif
 #ifndef MAX_VERSION
-#define MAX_VERSION MRI_1_1
+#define MAX_VERSION MRI_HEADER_VERSION
 #endif
 #ifndef ID
 #define ID "org.example.bad"

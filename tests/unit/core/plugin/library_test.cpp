@@ -52,7 +52,7 @@ TEST(LoadPlugin, NamesTheNearestPlugin) {
   EXPECT_EQ(library.status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(text_of(library.status()),
               AllOf(HasSubstr("MRI-E001"), HasSubstr("kv_tier-prob.so in /nonexistent, "),
-                    HasSubstr("only probe"), HasSubstr("Did you mean \"probe\"?")));
+                    HasSubstr("has only probe"), HasSubstr("Did you mean \"probe\"?")));
 }
 
 TEST(LoadPlugin, RefusesOtherKind) {
@@ -79,9 +79,11 @@ TEST(LoadPlugin, RefusesWhatIsNotAPluginFile) {
 
 TEST(ListPlugins, ShowsGoodAndBadOnes) {
   const std::vector<ListedPlugin> good = list_plugins(kProbes);
-  ASSERT_EQ(good.size(), 2u);
+  ASSERT_EQ(good.size(), 3u);
   EXPECT_EQ(good[0].info->kind, "kv_tier");
   EXPECT_EQ(good[1].info->kind, "runtime");
+  EXPECT_EQ(good[2].info->name, "probe_1_0");
+  EXPECT_EQ(good[2].info->negotiated, MRI_1_0);
 
   bool saw_refusal = false;
   for (const ListedPlugin& plugin : list_plugins({BAD_PLUGINS, "/nonexistent"})) {

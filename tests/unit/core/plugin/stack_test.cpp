@@ -74,24 +74,29 @@ TEST_F(StackTest, OffersTextThroughAProxy) {
   EXPECT_EQ(strnlen(info.name, sizeof(info.name)), sizeof(info.name) - 1) << "ended by the proxy";
 }
 
-// Rows and columns of the version matrix.
+// Rows and columns of the version matrix: a confirmation only where both speak 1.1.
 TEST_F(StackTest, ConfirmsEvictionsOnlyWhereBothSpeak11) {
-  for (const uint32_t host_max : {MRI_1_0, MRI_1_1}) {
-    spec_.host_versions = {MRI_1_0, host_max};
-    const auto stack = load_stack(spec_);
-    ASSERT_TRUE(stack.ok()) << stack.status();
-    const mri::Peer<mri_runtime_v1> runtime = (*stack)->runtime();
-    mri_evict_req req{};
-    req.hdr.struct_size = sizeof(req);
-    req.reason = MRI_CONFIRM_DONE;
-    mri_evict_rsp rsp{};
-    rsp.hdr.struct_size = sizeof(rsp);
-    EXPECT_EQ(runtime.table->evict_kv(runtime.self, 1, &req, &rsp, nullptr), MRI_OK);
-    EXPECT_EQ(rsp.hdr.written,
-              host_max == MRI_1_1 ? MRI_EVICT_RSP_SIZE_1_1 : MRI_EVICT_RSP_SIZE_1_0);
-    EXPECT_EQ(rsp.confirm_state, host_max == MRI_1_1 ? MRI_CONFIRM_DONE : MRI_CONFIRM_UNKNOWN);
-    EXPECT_EQ((*stack)->report()[0].info.negotiated, host_max);
+  for (const char* name : {"probe", "probe_1_0"}) {
+    for (const uint32_t host_max : {MRI_1_0, MRI_1_1}) {
+      const bool both = host_max == MRI_1_1 && name == std::string("probe");
+      spec_.host_versions = {MRI_1_0, host_max};
+      spec_.plugins[1].name = name;
+      const auto stack = load_stack(spec_);
+      ASSERT_TRUE(stack.ok()) << stack.status();
+      const mri::Peer<mri_runtime_v1> runtime = (*stack)->runtime();
+      mri_evict_req req{};
+      req.hdr.struct_size = sizeof(req);
+      req.reason = MRI_CONFIRM_DONE;
+      mri_evict_rsp rsp{};
+      rsp.hdr.struct_size = sizeof(rsp);
+      EXPECT_EQ(runtime.table->evict_kv(runtime.self, 1, &req, &rsp, nullptr), MRI_OK);
+      EXPECT_EQ(rsp.hdr.written, both ? MRI_EVICT_RSP_SIZE_1_1 : MRI_EVICT_RSP_SIZE_1_0);
+      EXPECT_EQ(rsp.confirm_state, both ? MRI_CONFIRM_DONE : MRI_CONFIRM_UNKNOWN);
+      EXPECT_EQ((*stack)->report()[0].info.negotiated, both ? MRI_1_1 : MRI_1_0);
+    }
   }
+  spec_.host_versions = {MRI_1_1, MRI_1_1};
+  EXPECT_THAT(refusal(), HasSubstr("MRI-E012")) << "probe_1_0 is too old";
 }
 
 TEST_F(StackTest, WorksWithoutAnyOneHostInterface) {
