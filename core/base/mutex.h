@@ -2,7 +2,6 @@
 // even where the Abseil library itself is not instrumented.
 #pragma once
 
-#include <condition_variable>
 #include <mutex>
 
 #include "absl/base/thread_annotations.h"
@@ -29,15 +28,6 @@ class ABSL_SCOPED_LOCKABLE MutexLock {
 
  private:
   Mutex* mutex_;
-};
-
-class CondVar {
- public:
-  void wait(Mutex* mutex) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) { changed_.wait(*mutex); }
-  void notify_all() { changed_.notify_all(); }
-
- private:
-  std::condition_variable_any changed_;
 };
 
 }  // namespace varve

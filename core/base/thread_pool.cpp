@@ -44,10 +44,8 @@ ThreadPool::ThreadPool(uint32_t n_threads) {
 
 ThreadPool::~ThreadPool() {
   stop_.store(true);
-  {
-    const MutexLock lock(&mutex_);
-    wake_.notify_all();
-  }
+  wake_.fetch_add(1);
+  wake_.notify_all();
   for (std::thread& worker : workers_) worker.join();
 }
 
@@ -64,7 +62,7 @@ void ThreadPool::parallel_for(uint64_t n, Task task, void* user) {
   // sleeper.
   gate_.fetch_add(kEpochOne);
   if (sleepers_.load() > 0) {
-    const MutexLock lock(&mutex_);
+    wake_.fetch_add(1);
     wake_.notify_all();
   }
   run_items(0);
@@ -98,11 +96,13 @@ uint64_t ThreadPool::wait_for_loop(uint64_t seen) {
     }
   } while (std::chrono::steady_clock::now() < limit && !stop_.load(std::memory_order_relaxed));
 
-  const MutexLock lock(&mutex_);
+  // No mutex: a worker that loses its core here must not hold up the caller.
   sleepers_.fetch_add(1);
+  uint32_t wakes = wake_.load();
   uint64_t gate = gate_.load();
   while (!newer(gate) && !stop_.load()) {
-    wake_.wait(&mutex_);
+    wake_.wait(wakes);
+    wakes = wake_.load();
     gate = gate_.load();
   }
   sleepers_.fetch_sub(1);

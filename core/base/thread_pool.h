@@ -6,8 +6,6 @@
 #include <thread>
 #include <vector>
 
-#include "core/base/mutex.h"
-
 namespace varve {
 
 // A loop runs on the calling thread and on whichever workers come in time; the caller never waits
@@ -43,6 +41,7 @@ class ThreadPool {
   std::atomic<bool> busy_{false};
   std::atomic<bool> stop_{false};
   std::atomic<uint32_t> sleepers_{0};
+  std::atomic<uint32_t> wake_{0};  // what sleepers wait on: changes when they shall look again
 
   // The open loop: written only while the gate is closed and empty.
   Task task_ = nullptr;
@@ -50,8 +49,6 @@ class ThreadPool {
   uint64_t n_ = 0;
   alignas(64) std::atomic<uint64_t> next_{0};
 
-  Mutex mutex_;
-  CondVar wake_;
   std::vector<std::thread> workers_;
 };
 

@@ -16,7 +16,7 @@ typedef struct mri_attn_seq {
   const uint32_t* hints;
   uint32_t n_hints;
   uint32_t reserved;
-  uint64_t reserved1;
+  uint64_t context;
 } mri_attn_seq;
 typedef struct mri_attn_req {
   mri_req_hdr hdr;

@@ -30,7 +30,8 @@ typedef struct mri_attn_seq {
   const uint32_t* hints;
   uint32_t n_hints;
   uint32_t reserved;
-  uint64_t context;      /* the runtime's number of the context, for plugins that remember; 0: none */
+  /* The runtime's number of the context, for plugins that remember; 0: none. */
+  uint64_t context;
 } mri_attn_seq;
 
 /* One layer of one step. Grows at the end. */
