@@ -87,26 +87,23 @@ void ThreadPool::run_items(uint32_t worker) {
 
 uint64_t ThreadPool::wait_for_loop(uint64_t seen) {
   const auto newer = [&](uint64_t gate) { return is_open(gate) && epoch(gate) != seen; };
-  const auto limit = std::chrono::steady_clock::now() + std::chrono::microseconds(kThreadSpinUs);
-  do {
-    for (uint32_t i = 0; i < kSpinsPerLook; ++i) {
-      const uint64_t gate = gate_.load(std::memory_order_relaxed);
-      if (newer(gate)) return gate;
-      pause();
-    }
-  } while (std::chrono::steady_clock::now() < limit && !stop_.load(std::memory_order_relaxed));
-
-  // No mutex: a worker that loses its core here must not hold up the caller.
-  sleepers_.fetch_add(1);
-  uint32_t wakes = wake_.load();
-  uint64_t gate = gate_.load();
-  while (!newer(gate) && !stop_.load()) {
-    wake_.wait(wakes);
-    wakes = wake_.load();
-    gate = gate_.load();
+  while (!stop_.load()) {
+    const auto limit = std::chrono::steady_clock::now() + std::chrono::microseconds(kThreadSpinUs);
+    do {
+      for (uint32_t i = 0; i < kSpinsPerLook; ++i) {
+        const uint64_t gate = gate_.load(std::memory_order_relaxed);
+        if (newer(gate)) return gate;
+        pause();
+      }
+    } while (std::chrono::steady_clock::now() < limit);
+    // No mutex: a worker that loses its core here must not hold up the caller. One that wakes too
+    // late for its loop spins again, as the next loop is likely near.
+    sleepers_.fetch_add(1);
+    const uint32_t wakes = wake_.load();
+    if (!newer(gate_.load()) && !stop_.load()) wake_.wait(wakes);
+    sleepers_.fetch_sub(1);
   }
-  sleepers_.fetch_sub(1);
-  return stop_.load() ? 0 : gate;
+  return 0;
 }
 
 void ThreadPool::work(uint32_t worker) {
