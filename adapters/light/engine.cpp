@@ -24,6 +24,14 @@ void add_usage(mri_kv_usage& sum, const mri_kv_usage& part) {
   sum.cold_tokens += part.cold_tokens;
 }
 
+// Within the window a model with sliding-window attention computes the same as one without; past it
+// this engine would not.
+EngineOptions within_window(const ModelConfig& config, EngineOptions options) {
+  if (config.sliding_window != 0)
+    options.max_tokens = std::min(options.max_tokens, config.sliding_window);
+  return options;
+}
+
 KvStoreOptions kv_options(const Model& model, KvStoreOptions kv) {
   kv.n_layers = model.config.n_layers;
   kv.n_kv_heads = model.config.n_kv_heads;
@@ -101,9 +109,9 @@ class Engine::Lease {
 Engine::Engine(std::shared_ptr<const Model> model, const EngineOptions& options,
                const mri::Host& host)
     : model_(std::move(model)),
-      options_(options),
+      options_(within_window(model_->config, options)),
       host_(host),
-      rope_(model_->config, options.max_tokens) {
+      rope_(model_->config, options_.max_tokens) {
   options_.kv = kv_options(*model_, options.kv);
   store_ = std::make_unique<KvStore>(options_.kv, host_, &rope_.rope());
   forward_ = std::make_unique<Forward>(*model_, rope_, *store_, options_.compute);
@@ -250,7 +258,7 @@ void Engine::step_sequences(std::span<mri_step_seq*> seqs, std::vector<Lease>& l
       contexts.push_back(&context);
       batch.push_back({&context.cache, seq.tokens, static_cast<uint32_t>(seq.n_tokens),
                        seq.n_tokens == 1 ? MRI_ATTN_SEQ_DECODE : MRI_ATTN_SEQ_PROMPT_END,
-                       seq.logits, seq.all_logits != 0});
+                       seq.logits, seq.all_logits != 0, seq.ctx});
     });
   }
   if (batch.empty()) return;

@@ -10,6 +10,7 @@
 #include "adapters/light/kernel_table.h"
 #include "adapters/light/model/model_error.h"
 #include "adapters/light/model/tokenizer.h"
+#include "kernels/cpu_target.h"
 #include "mri/sdk/runtime.hpp"
 
 namespace varve::light {
@@ -23,7 +24,8 @@ constexpr mri_param_desc kParams[] = {
     mri::param_string("hot_format", "auto", "auto|bf16|f32",
                       "format of the hot tier; auto follows compute"),
     mri::param_int("max_tokens", 131072, 32, 4194304,
-                   "longest context, tokens; costs 8 bytes of tables a token"),
+                   "longest context, tokens; costs 8 bytes of tables a token. Never more than a "
+                   "model's sliding window"),
     mri::param_int("prefill_chunk_tokens", 4096, 32, 65536,
                    "tokens of one prefill step; larger is faster, 14 KiB of buffers a token for "
                    "the default model"),
@@ -39,6 +41,7 @@ constexpr mri_param_desc kParams[] = {
 class Light {
  public:
   Light(mri::Host host, const mri::Params& params) : host_(host) {
+    kernels::apply_cpu_target_env();
     const auto path = params.get<std::string>("model_path");
     if (path.empty())
       throw mri::Error(MRI_E_ARG,

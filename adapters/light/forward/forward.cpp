@@ -5,7 +5,7 @@
 #include <string>
 
 #include "adapters/light/forward/workspace.h"
-#include "kernels/matvec.h"
+#include "kernels/gemm.h"
 #include "kernels/norm.h"
 #include "mri/sdk/error.hpp"
 
@@ -17,7 +17,9 @@ Forward::Forward(const Model& model, const RopeTables& rope, const KvStore& stor
       config_(model.config),
       store_(store),
       host_(store.host()),
-      compute_(compute),
+      products_(compute == kernels::Compute::kBf16 && kernels::cpu::gemm_prefers_bf16()
+                    ? kernels::Compute::kBf16
+                    : kernels::Compute::kF32),
       scale_(rope.magnitude() * rope.magnitude() /
              std::sqrt(static_cast<float>(model.config.head_dim))),
       attention_(store.host().peer<mri_attention_v1>(MRI_ATTENTION)) {
@@ -48,7 +50,7 @@ void Forward::give_back(std::unique_ptr<Workspace> workspace) {
 
 void Forward::warm_up(uint32_t rows) {
   std::unique_ptr<Workspace> work = take_workspace();
-  work->reshape(config_, compute_, rows, host_.concurrency());
+  work->reshape(config_, products_, rows, host_.concurrency());
   give_back(std::move(work));
 }
 
@@ -56,7 +58,7 @@ void Forward::run(std::span<const ForwardSeq> seqs, const uint32_t* cancel) {
   std::unique_ptr<Workspace> work = take_workspace();
   uint32_t rows = 0;
   for (const ForwardSeq& seq : seqs) rows += seq.n_tokens;
-  work->reshape(config_, compute_, rows, host_.concurrency());
+  work->reshape(config_, products_, rows, host_.concurrency());
   work->lay_out(seqs);
   embed(seqs, *work);
   for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {

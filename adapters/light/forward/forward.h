@@ -32,6 +32,7 @@ struct ForwardSeq {
   uint32_t flags;  // MRI_ATTN_SEQ_*
   float* logits;   // null, [vocab] or, with all_logits, [n_tokens][vocab]
   bool all_logits;
+  uint64_t context = 0;  // for plugins that remember
 };
 
 // Thread-safe: each call takes a workspace of its own.
@@ -73,7 +74,8 @@ class Forward {
   const ModelConfig& config_;
   const KvStore& store_;
   const mri::Host& host_;
-  const kernels::Compute compute_;
+  const kernels::Compute
+      products_;  // number format of matrix products: bf16 only where the CPU has it
   const float scale_;
   AttentionRuntime attention_runtime_;
   mri::Peer<mri_attention_v1> attention_;

@@ -107,7 +107,7 @@ void Forward::qkv_many(uint32_t layer, Workspace& work) const {
     const size_t first = t * work.tile_rows,
                  m = std::min<size_t>(work.tile_rows, work.rows - first);
     for (size_t r = 0; r < m; ++r) {
-      norm_row(compute_, work.x.data() + (first + r) * embd, weights.attn_norm.data(),
+      norm_row(products_, work.x.data() + (first + r) * embd, weights.attn_norm.data(),
                config_.norm_eps, tile.norm.data(), r, embd);
     }
     work.wqkv.multiply(tile.norm.data(), m, embd, work.qkv.data() + first * work.qkv_stride,
@@ -127,19 +127,19 @@ void Forward::feed_forward_many(uint32_t layer, Workspace& work) const {
     float* x = work.x.data() + first * embd;
     const float* o = work.o.data() + first * q_rows;
     const void* attended = o;
-    if (compute_ == kernels::Compute::kBf16) {
+    if (products_ == kernels::Compute::kBf16) {
       kernels::cpu::bf16_from_f32(o, reinterpret_cast<uint16_t*>(tile.norm.data()), m * q_rows);
       attended = tile.norm.data();
     }
     work.wo.multiply(attended, m, q_rows, x, embd, true);
     for (size_t r = 0; r < m; ++r) {
-      norm_row(compute_, x + r * embd, weights.ffn_norm.data(), config_.norm_eps, tile.norm.data(),
+      norm_row(products_, x + r * embd, weights.ffn_norm.data(), config_.norm_eps, tile.norm.data(),
                r, embd);
     }
     work.w_gate_up.multiply(tile.norm.data(), m, embd, tile.gate_up.data(), 2 * ff, false);
     for (size_t r = 0; r < m; ++r) {
       const float* gate = tile.gate_up.data() + r * 2 * ff;
-      if (compute_ == kernels::Compute::kBf16) {
+      if (products_ == kernels::Compute::kBf16) {
         kernels::cpu::swiglu_bf16(gate, gate + ff,
                                   reinterpret_cast<uint16_t*>(tile.act.data()) + r * ff, ff);
       } else {
@@ -181,7 +181,7 @@ void Forward::head_rows(std::span<const uint32_t> rows, std::span<float* const> 
   const size_t m = rows.size(), embd = config_.n_embd;
   const bool few = m <= kFewRowsMax;
   std::vector<float> norm(m * embd);
-  std::vector<uint16_t> norm_bf16(few || compute_ == kernels::Compute::kF32 ? 0 : m * embd);
+  std::vector<uint16_t> norm_bf16(few || products_ == kernels::Compute::kF32 ? 0 : m * embd);
   for (size_t r = 0; r < m; ++r) {
     kernels::cpu::rms_norm(work.x.data() + size_t{rows[r]} * embd, model_.output_norm.data(),
                            config_.norm_eps, norm.data() + r * embd, embd);
@@ -202,7 +202,7 @@ void Forward::head_rows(std::span<const uint32_t> rows, std::span<float* const> 
     if (few) {
       multiply_few(model_.output, norm.data(), m, out.data(), stride, n0, n1);
     } else {
-      plain.reshape(n1 - n0, embd, compute_);
+      plain.reshape(n1 - n0, embd, products_);
       plain.unpack(model_.output, n0, n1, 0);
       const void* a = norm_bf16.empty() ? static_cast<const void*>(norm.data()) : norm_bf16.data();
       plain.multiply(a, m, embd, out.data(), stride, false);

@@ -58,6 +58,7 @@ void Forward::Workspace::lay_out(std::span<const ForwardSeq> seqs) {
     attn_seqs[s].n_queries = seq.n_tokens;
     attn_seqs[s].position = position;
     attn_seqs[s].flags = seq.flags;
+    attn_seqs[s].context = seq.context;
     for (uint32_t done = 0; done < seq.n_tokens;) {
       const uint32_t n =
           std::min(seq.n_tokens - done, MRI_BLOCK_TOKENS - (position + done) % MRI_BLOCK_TOKENS);

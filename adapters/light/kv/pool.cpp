@@ -15,7 +15,9 @@ size_t mapped_bytes(size_t size) { return (size + kPageBytes - 1) / kPageBytes *
 uint8_t* map_piece(size_t size) {
   void* p =
       mmap(nullptr, mapped_bytes(size), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  return p == MAP_FAILED ? nullptr : static_cast<uint8_t*>(p);
+  if (p == MAP_FAILED) return nullptr;
+  madvise(p, mapped_bytes(size), MADV_HUGEPAGE);  // blocks are read at random: fewer TLB misses
+  return static_cast<uint8_t*>(p);
 }
 
 void unmap_piece(uint8_t* data, size_t size) { munmap(data, mapped_bytes(size)); }

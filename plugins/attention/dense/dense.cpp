@@ -144,7 +144,7 @@ class Dense {
 };
 
 constexpr mri_param_desc kParams[] = {
-    mri::param_int("tile_queries", 128, 32, 4096,
+    mri::param_int("tile_queries", 128, 32, 256,
                    "prompt tokens that are computed together; rounded down to a multiple of 32"),
 };
 

@@ -15,13 +15,15 @@ constexpr uint32_t kSegmentBlocks = MRI_SEGMENT_TOKENS / kBlock;
 class Chooser {
  public:
   Chooser(const Options& options, const mri_kernels_v1& kernels, const mri_attn_req& req,
-          const mri_attn_item& item, const Tile& tile, const Live& live, Scratch& scratch)
+          const mri_attn_item& item, const Tile& tile, const Live& live, Remembered* remembered,
+          Scratch& scratch)
       : options_(options),
         kernels_(kernels),
         req_(req),
         item_(item),
         seq_(req.seqs[item.seq]),
         tile_(tile),
+        remembered_(remembered),
         scratch_(scratch) {
     const uint32_t end = seq_.position + tile.first + tile.n;
     true_positions_ = options.positions == Positions::kTrue ||
@@ -67,6 +69,10 @@ class Chooser {
       return;
     }
     chosen.clear();
+    if (recall_choice()) {
+      add_hints();
+      return;
+    }
     if (options_.top_k > 0) {
       std::span<const uint32_t> blocks = candidates_;
       std::span<const int32_t> distances = scoring_distances();
@@ -87,7 +93,25 @@ class Chooser {
         chosen.push_back(blocks[i]);
       }
     }
+    if (remembered_ != nullptr) {
+      remembered_->position = seq_.position;
+      remembered_->blocks.assign(chosen.begin(), chosen.end());
+    }
     add_hints();
+  }
+
+  // Layers choose anew in turn, so that no step pays for all of them. A block that has left the
+  // window since is not among the choices until then.
+  bool recall_choice() {
+    if (remembered_ == nullptr || remembered_->position >= seq_.position) return false;
+    const bool turn = (seq_.position + req_.layer) % options_.reuse_steps == 0;
+    if (turn || seq_.position - remembered_->position >= options_.reuse_steps) return false;
+    for (const uint32_t block : remembered_->blocks) {
+      if (std::binary_search(candidates_.begin(), candidates_.end(), block)) {
+        scratch_.chosen.push_back(block);
+      }
+    }
+    return true;
   }
 
   void add_hints() {
@@ -191,6 +215,7 @@ class Chooser {
   const mri_attn_item& item_;
   const mri_attn_seq& seq_;
   const Tile& tile_;
+  Remembered* const remembered_;
   Scratch& scratch_;
   bool true_positions_, read_all_;
   uint32_t window_first_;
@@ -222,10 +247,10 @@ uint64_t entries_max(const mri_attn_seq& seq, const Live& live, const Options& o
 }
 
 uint64_t choose(const Options& options, const mri_kernels_v1& kernels, const mri_attn_req& req,
-                uint32_t s, uint32_t kv_head, const Tile& tile, const Live& live, Scratch& scratch,
-                mri_attn_entry* out) {
+                uint32_t s, uint32_t kv_head, const Tile& tile, const Live& live,
+                Remembered* remembered, Scratch& scratch, mri_attn_entry* out) {
   const mri_attn_item item{s, kv_head, tile.first, tile.n, 0, 0, 0, 0};
-  return Chooser(options, kernels, req, item, tile, live, scratch).entries(out);
+  return Chooser(options, kernels, req, item, tile, live, remembered, scratch).entries(out);
 }
 
 }  // namespace hybrid

@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "choose.h"
+#include "memory.h"
 #include "mri/sdk/attention.hpp"
 
 namespace hybrid {
@@ -25,6 +27,7 @@ struct Choice {
 // Memory that plan() keeps from step to step in each calling thread.
 struct PlanScratch {
   std::vector<Live> live;
+  std::vector<std::shared_ptr<Memory::Choices>> remembered;  // by sequence; null: chosen anew
   std::vector<Choice> choices;
   std::vector<mri_attn_entry> entries;
 };
@@ -45,6 +48,7 @@ class Hybrid {
     options_.dense_below_tokens = params.get<uint32_t>("dense_below_tokens");
     options_.candidates_percent = params.get<uint32_t>("candidates_percent");
     options_.query_step = params.get<uint32_t>("query_step");
+    options_.reuse_steps = params.get<uint32_t>("reuse_steps");
     options_.summary_weight = params.get<float>("summary_weight");
     options_.dense_last_tile = params.get<bool>("dense_last_tile");
     options_.positions = positions == "true"      ? Positions::kTrue
@@ -70,7 +74,7 @@ class Hybrid {
       thread_local Scratch own;
       Choice& c = scratch.choices[i];
       c.n_entries = choose(options_, kernels_, req, c.seq, c.kv_head, c.tile, scratch.live[c.seq],
-                           own, &scratch.entries[c.at]);
+                           remembered(req, c, scratch), own, &scratch.entries[c.at]);
     });
     plan.n_items = plan.n_entries = 0;
     for (const Choice& c : scratch.choices) {
@@ -123,11 +127,16 @@ class Hybrid {
   // together.
   uint64_t list_choices(const mri_attn_req& req, PlanScratch& scratch) const {
     if (scratch.live.size() < req.n_seqs) scratch.live.resize(req.n_seqs);
+    scratch.remembered.assign(req.n_seqs, nullptr);
     scratch.choices.clear();
     uint64_t room = 0;
     for (uint32_t s = 0; s < req.n_seqs; ++s) {
       const mri_attn_seq& seq = req.seqs[s];
       scratch.live[s].assign(seq, options_);
+      if (options_.reuse_steps > 1 && (seq.flags & MRI_ATTN_SEQ_DECODE) != 0 && seq.context != 0) {
+        const size_t slots = (size_t{req.layer} + 1) * req.n_kv_heads;
+        scratch.remembered[s] = memory_.of(seq.context, slots);
+      }
       const uint64_t most = entries_max(seq, scratch.live[s], options_);
       for (uint32_t end = seq.n_queries; end > 0;) {
         const Tile tile = tile_before(seq, end);
@@ -139,6 +148,11 @@ class Hybrid {
       }
     }
     return room;
+  }
+
+  static Remembered* remembered(const mri_attn_req& req, const Choice& c, PlanScratch& scratch) {
+    Memory::Choices* choices = scratch.remembered[c.seq].get();
+    return choices == nullptr ? nullptr : &(*choices)[req.layer * req.n_kv_heads + c.kv_head];
   }
 
   // A tile ends at a block boundary or with the sequence, so that all but the first start at one.
@@ -209,6 +223,7 @@ class Hybrid {
   const mri_kernels_v1& kernels_;
   uint32_t tile_queries_;
   Options options_;
+  mutable Memory memory_;
 };
 
 constexpr mri_param_desc kParams[] = {
@@ -231,9 +246,12 @@ constexpr mri_param_desc kParams[] = {
     mri::param_int("candidates_percent", 25, 1, 100,
                    "share of blocks that the cheap bound passes on to the key sketch, percent; at "
                    "least 2 top_k_blocks"),
-    mri::param_int("tile_queries", 128, 32, 4096,
+    mri::param_int("tile_queries", 128, 32, 256,
                    "prompt tokens that share one choice; rounded down to a multiple of 32"),
     mri::param_int("query_step", 16, 1, 4096, "every n-th query of a tile takes part in choosing"),
+    mri::param_int("reuse_steps", 4, 1, 64,
+                   "tokens of an answer that read the same chosen blocks; choosing costs more than "
+                   "reading in long contexts"),
     mri::param_string("positions", "auto", "auto|true|compact",
                       "auto: true ones inside the trained length, compact ones (no gaps between "
                       "what is read) beyond"),
