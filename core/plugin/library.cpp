@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "core/base/limits.h"
+#include "core/base/mutex.h"
 #include "core/base/text.h"
 #include "core/config/nearest_name.h"
 #include "core/plugin/elf_exports.h"
@@ -67,6 +68,14 @@ absl::Status check_exports(const std::string& path) {
                   "Link with mri_plugin.map and -fvisibility=hidden, as mri_add_plugin() does."});
 }
 
+// Never destroyed, and reachable, so that a leak checker sees that this is meant.
+void keep_mapped(const boost::dll::shared_library* library) {
+  static auto* mutex = new Mutex();
+  static auto* kept = new std::vector<const boost::dll::shared_library*>();
+  const MutexLock lock(mutex);
+  kept->push_back(library);
+}
+
 // Maps the library for good.
 absl::StatusOr<const mri_plugin_entry*> map_library(const std::string& path) {
   namespace load_mode = boost::dll::load_mode;
@@ -78,6 +87,7 @@ absl::StatusOr<const mri_plugin_entry*> map_library(const std::string& path) {
                     clean_text(e.what(), kLogLineBytesMax),
                     "Link what it needs into it; -Wl,-z,defs names it at build time."});
   }
+  keep_mapped(library);
   if (!library->has(kEntryName)) {
     return refused({"MRI-E005", path, "entry", absl::StrCat("the data symbol ", kEntryName), "none",
                     "Add MRI_PLUGIN(…) to one source; a major 2 plugin needs a newer varve."});
