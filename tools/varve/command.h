@@ -25,6 +25,7 @@ using Arguments = std::vector<std::string>;
 
 int cmd_ask(const Arguments& arguments);
 int cmd_doctor(const Arguments& arguments);
+int cmd_eval(const Arguments& arguments);
 int cmd_model(const Arguments& arguments);
 int cmd_plugin(const Arguments& arguments);
 int cmd_profile(const Arguments& arguments);

@@ -10,7 +10,7 @@
 
 namespace varve::cli {
 
-absl::StatusOr<Model> load_model(const Profile& profile) {
+absl::StatusOr<LoadedStack> load_profile_stack(const Profile& profile) {
   absl::StatusOr<std::vector<ChosenPlugin>> plugins = chosen_plugins(profile);
   if (!plugins.ok()) return plugins.status();
   const RuntimeOptions options = runtime_options(profile);
@@ -26,7 +26,15 @@ absl::StatusOr<Model> load_model(const Profile& profile) {
   }
   absl::StatusOr<std::unique_ptr<Stack>> stack = load_stack(spec);
   if (!stack.ok()) return stack.status();
-  const mri::Peer<mri_text_v1> text = (*stack)->text();
+  const mri::Peer<mri_runtime_v1> runtime = (*stack)->runtime();
+  return LoadedStack{std::move(threads), *std::move(stack), runtime};
+}
+
+absl::StatusOr<Model> load_model(const Profile& profile) {
+  absl::StatusOr<LoadedStack> loaded = load_profile_stack(profile);
+  if (!loaded.ok()) return loaded.status();
+  const RuntimeOptions options = runtime_options(profile);
+  const mri::Peer<mri_text_v1> text = loaded->stack->text();
   if (!text) {
     return absl::FailedPreconditionError(
         absl::StrCat(profile.find("runtime", "plugin")->where, ": the runtime ",
@@ -37,13 +45,7 @@ absl::StatusOr<Model> load_model(const Profile& profile) {
   const absl::StatusOr<mri_model_info> info = model_text.model_info();
   if (!info.ok()) return info.status();
   const uint64_t wanted = options.max_tokens == 0 ? info->max_tokens : options.max_tokens;
-  const mri::Peer<mri_runtime_v1> runtime = (*stack)->runtime();
-  return Model{std::move(threads),
-               *std::move(stack),
-               runtime,
-               model_text,
-               *info,
-               std::min(wanted, info->max_tokens)};
+  return Model{*std::move(loaded), model_text, *info, std::min(wanted, info->max_tokens)};
 }
 
 }  // namespace varve::cli

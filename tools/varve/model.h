@@ -15,10 +15,13 @@
 
 namespace varve::cli {
 
-struct Model {
+struct LoadedStack {
   std::unique_ptr<ThreadPool> threads;  // outlives the stack
   std::unique_ptr<Stack> stack;
   mri::Peer<mri_runtime_v1> runtime;  // never empty
+};
+
+struct Model : LoadedStack {
   Text text;
   mri_model_info info;
   uint64_t
@@ -31,6 +34,9 @@ struct Model {
 };
 
 // Starts the plugins that the profile names. Warnings of plugins go to stderr.
+absl::StatusOr<LoadedStack> load_profile_stack(const Profile& profile);
+
+// The same for a runtime that must have a vocabulary.
 absl::StatusOr<Model> load_model(const Profile& profile);
 
 }  // namespace varve::cli

@@ -1,0 +1,53 @@
+// Numbers hidden in a long text, and what to ask for them.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "core/engine/text.h"
+
+namespace varve::cli {
+
+inline constexpr size_t kNeedlesPerText = 5;  // of five different kinds of sentence
+inline constexpr size_t kNeedleDigits = 7;
+
+struct Needle {
+  std::string sentence;  // "The access code for the north gate is 4817263."
+  std::string stem;      // "The access code for the north gate is"
+  std::string question;  // "What is the access code for the north gate?"
+  std::string digits;    // "4817263"
+  double depth = 0;      // 0 at the start of the text, 1 at its end
+};
+
+// Text `text` of `n_texts`: the needles in the order of their depths, which over all texts cover 0
+// to 1 evenly. Always the same for the same numbers; two texts share no value.
+std::array<Needle, kNeedlesPerText> make_needles(uint64_t text, uint64_t n_texts);
+
+// How many of the needle's digits `answer` gives at their places: it is read from its first digit
+// to the next character that is not one.
+size_t digits_right(std::string_view answer, std::string_view digits);
+// The digits of `answer` that count so far, and whether more may follow.
+std::string leading_digits(std::string_view answer, bool* is_complete);
+
+// What stands between the parts of a chat that asks about one text again and again.
+struct ChatFrame {
+  std::vector<int32_t> before_text;     // up to the text
+  std::vector<int32_t> after_question;  // to where the answer begins
+  std::vector<int32_t> after_answer;    // to where the next question begins
+};
+absl::StatusOr<ChatFrame> chat_frame(const Text& text, const std::string& system_prompt);
+
+// What follows the text, or the last answer: the question and the beginning of its answer.
+absl::StatusOr<std::vector<int32_t>> question_tokens(const Text& text, const ChatFrame& frame,
+                                                     const Needle& needle, bool is_first);
+
+// `filler` with each needle as a sentence of its own, after the first end of a sentence at or
+// behind its depth.
+absl::StatusOr<std::vector<int32_t>> hide(const Text& text, const std::vector<int32_t>& filler,
+                                          const std::array<Needle, kNeedlesPerText>& needles);
+
+}  // namespace varve::cli
