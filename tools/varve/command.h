@@ -24,6 +24,7 @@ inline constexpr int kExitInterrupted = 130;
 using Arguments = std::vector<std::string>;
 
 int cmd_ask(const Arguments& arguments);
+int cmd_bench(const Arguments& arguments);
 int cmd_doctor(const Arguments& arguments);
 int cmd_eval(const Arguments& arguments);
 int cmd_model(const Arguments& arguments);

@@ -23,6 +23,7 @@ constexpr Command kCommands[] = {
     {"plugin", "list plugins, or tell all about one", cmd_plugin},
     {"profile", "check a profile, show the values in effect, list the keys", cmd_profile},
     {"model", "tell about the model", cmd_model},
+    {"bench", "time the engine, beside llama.cpp", cmd_bench},
     {"eval", "measure what the memory policy costs in accuracy", cmd_eval},
     {"doctor", "measure this machine and say what would be slow, and why", cmd_doctor},
 };
