@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <string>
-#include <unordered_set>
+#include <utility>
 
 #include "mri/sdk/error.hpp"
 #include "mri/sdk/sizes.hpp"
@@ -12,6 +12,8 @@ namespace {
 
 // Under memory pressure a prefill chunk is halved until it fits, but not below this.
 constexpr uint32_t kChunkTokensMin = 256;
+// Buffers grow with the chunk; a caller's wish ends here, as the parameter does.
+constexpr uint32_t kChunkTokensMax = 65536;
 
 void add_usage(mri_kv_usage& sum, const mri_kv_usage& part) {
   sum.hot_bytes += part.hot_bytes;
@@ -30,6 +32,12 @@ EngineOptions within_window(const ModelConfig& config, EngineOptions options) {
   if (config.sliding_window != 0)
     options.max_tokens = std::min(options.max_tokens, config.sliding_window);
   return options;
+}
+
+mri_error empty_error() {
+  mri_error err{};
+  err.struct_size = sizeof(err);
+  return err;
 }
 
 KvStoreOptions kv_options(const Model& model, KvStoreOptions kv) {
@@ -116,7 +124,10 @@ Engine::Engine(std::shared_ptr<const Model> model, const EngineOptions& options,
   store_ = std::make_unique<KvStore>(options_.kv, host_, &rope_.rope());
   forward_ = std::make_unique<Forward>(*model_, rope_, *store_, options_.compute);
   if (!options_.warm_up) return;
-  const uint32_t blocks = options_.chunk_tokens / MRI_BLOCK_TOKENS;
+  // As many blocks of one prefill step as the pool keeps: hot bodies and indexes alike.
+  const uint64_t blocks = std::min<uint64_t>(
+      options_.chunk_tokens / MRI_BLOCK_TOKENS,
+      options_.kv.spare_bytes_max / (store_->hot_block_bytes() + store_->index_block_bytes()));
   store_->pool().warm_up(store_->hot_block_bytes(), blocks);
   store_->pool().warm_up(store_->index_block_bytes(), blocks);
   forward_->warm_up(1);
@@ -142,9 +153,15 @@ void Engine::init_context(const mri_init_req& req, mri_init_rsp& rsp) {
                              ? std::min<uint64_t>(req.max_tokens, options_.max_tokens)
                              : options_.max_tokens;
   if (req.n_tokens > limit) {
-    throw mri::Error(MRI_E_ARG, "the prompt has " + std::to_string(req.n_tokens) +
-                                    " tokens, the limit is " + std::to_string(limit) +
-                                    " (runtime.max_tokens)");
+    throw mri::Error(MRI_E_ARG,
+                     "the prompt has " + std::to_string(req.n_tokens) + " tokens, the limit is " +
+                         std::to_string(limit) +
+                         (limit == options_.max_tokens ? " (runtime.max_tokens)"
+                                                       : " (max_tokens of this request)"));
+  }
+  if (req.n_tokens == 0 && req.logits != nullptr) {
+    throw mri::Error(MRI_E_ARG,
+                     "logits are asked for after an empty prompt; give at least one token");
   }
   if (req.n_pinned > 0 && req.pinned == nullptr)
     throw mri::Error(MRI_E_ARG, "pinned: null pointer");
@@ -169,7 +186,8 @@ void Engine::init_context(const mri_init_req& req, mri_init_rsp& rsp) {
 }
 
 void Engine::prefill(Context& context, const mri_init_req& req, mri_init_rsp& rsp) {
-  uint32_t chunk = req.chunk_tokens != 0 ? req.chunk_tokens : options_.chunk_tokens;
+  uint32_t chunk =
+      req.chunk_tokens != 0 ? std::min(req.chunk_tokens, kChunkTokensMax) : options_.chunk_tokens;
   rsp.n_chunks = rsp.n_chunks_retried = 0;
   for (uint64_t done = 0; done < req.n_tokens;) {
     const auto n = static_cast<uint32_t>(std::min<uint64_t>(chunk, req.n_tokens - done));
@@ -192,24 +210,23 @@ bool Engine::prefill_chunk(Context& context, const int32_t* tokens, uint32_t n, 
   KvCache& cache = context.cache;
   const uint32_t before = cache.n_tokens();
   for (int attempt = 0;; ++attempt) {
-    try {
+    mri_error err = empty_error();
+    const mri_status status = mri::guard(&err, [&] {
       cache.append(n);
       const ForwardSeq seq{
           &cache, tokens, n, last ? MRI_ATTN_SEQ_PROMPT_END : 0u, last ? req.logits : nullptr,
           false};
       forward_->run(std::span(&seq, 1), req.cancel);
       cache.apply_policy(MRI_TIER_WHY_APPEND, 0);
-      return true;
-    } catch (const mri::Error& e) {
-      cache.truncate(before);
-      if (e.status() == MRI_E_NOMEM && n > kChunkTokensMin) return false;
-      const bool hopeless =
-          e.status() == MRI_E_CANCELLED || e.status() == MRI_E_ARG || e.status() == MRI_E_NOMEM;
-      if (hopeless || attempt > 0) throw;
-      ++retried;
-      host_.log(MRI_LOG_WARNING, "prefill chunk at token " + std::to_string(before) +
-                                     " failed, trying it again: " + e.what());
-    }
+    });
+    if (status == MRI_OK) return true;
+    cache.truncate(before);
+    if (status == MRI_E_NOMEM && n > kChunkTokensMin) return false;
+    const bool hopeless = status == MRI_E_CANCELLED || status == MRI_E_ARG || status == MRI_E_NOMEM;
+    if (hopeless || attempt > 0) throw mri::Error(status, err.msg);
+    ++retried;
+    host_.log(MRI_LOG_WARNING, "prefill chunk at token " + std::to_string(before) +
+                                   " failed, trying it again: " + err.msg);
   }
 }
 
@@ -229,7 +246,9 @@ void Engine::forward_step(const mri_step_req& req, mri_step_rsp& rsp) {
   std::vector<Lease> leases;
   leases.reserve(order.size());
   for (mri_step_seq* seq : order) leases.emplace_back(*this, seq->ctx);
-  step_sequences(order, leases, req.cancel);
+  const std::string why = step_sequences(order, leases, req.cancel);
+  // A sequence has no room for text; the call has.
+  if (order.size() == 1 && order[0]->status != MRI_OK) throw mri::Error(order[0]->status, why);
   rsp.n_tokens = 0;
   rsp.usage = {};
   for (size_t i = 0; i < order.size(); ++i) {
@@ -238,46 +257,97 @@ void Engine::forward_step(const mri_step_req& req, mri_step_rsp& rsp) {
   }
 }
 
-void Engine::step_sequences(std::span<mri_step_seq*> seqs, std::vector<Lease>& leases,
-                            const uint32_t* cancel) {
-  std::vector<ForwardSeq> batch;
-  std::vector<Context*> contexts;
+// Sequences that go through the layers together, and the text of the last failure among them.
+struct Engine::Batch {
+  std::vector<ForwardSeq> seqs;
+  std::vector<mri_step_seq*> of;
+  uint64_t rows = 0;
+  std::string why;
+
+  void fail(mri_step_seq& seq, mri_status status, const mri_error& err, const mri::Host& host) {
+    seq.status = status;
+    why = err.msg;
+    host.log(MRI_LOG_WARNING, "context " + std::to_string(seq.ctx) + ": " + why);
+  }
+};
+
+std::string Engine::step_sequences(std::span<mri_step_seq* const> seqs,
+                                   const std::vector<Lease>& leases, const uint32_t* cancel) {
+  Batch batch;
   for (size_t i = 0; i < seqs.size(); ++i) {
     mri_step_seq& seq = *seqs[i];
-    mri_error ignored{};
-    seq.status = mri::guard(&ignored, [&] {
-      Context& context = *leases[i];
-      context.summary_is_legal = false;
-      if (seq.n_tokens == 0) throw mri::Error(MRI_E_ARG, "no tokens");
-      check_tokens(seq.tokens, seq.n_tokens);
-      if (seq.n_tokens > context.max_tokens - context.cache.n_tokens())
-        throw mri::Error(MRI_E_ARG, "longer than the limit");
-      seq.position = context.cache.n_tokens();
-      if (seq.n_tokens > options_.chunk_tokens) return step_long(seq, context, cancel);
-      context.cache.append(static_cast<uint32_t>(seq.n_tokens));
-      contexts.push_back(&context);
-      batch.push_back({&context.cache, seq.tokens, static_cast<uint32_t>(seq.n_tokens),
-                       seq.n_tokens == 1 ? MRI_ATTN_SEQ_DECODE : MRI_ATTN_SEQ_PROMPT_END,
-                       seq.logits, seq.all_logits != 0, seq.ctx});
-    });
+    seq.status = MRI_OK;
+    if (batch.rows + seq.n_tokens > options_.chunk_tokens) run_batch(batch, cancel);
+    mri_error err = empty_error();
+    const mri_status status =
+        mri::guard(&err, [&] { add_to_batch(seq, *leases[i], cancel, batch); });
+    if (status != MRI_OK) batch.fail(seq, status, err, host_);
   }
-  if (batch.empty()) return;
-  try {
-    forward_->run(batch, cancel);
-  } catch (...) {
-    for (const ForwardSeq& seq : batch) seq.cache->truncate(seq.cache->n_tokens() - seq.n_tokens);
-    throw;
+  run_batch(batch, cancel);
+  return batch.why;
+}
+
+void Engine::add_to_batch(mri_step_seq& seq, Context& context, const uint32_t* cancel,
+                          Batch& batch) {
+  KvCache& cache = context.cache;
+  context.summary_is_legal = false;
+  if (seq.n_tokens == 0) throw mri::Error(MRI_E_ARG, "a step of no tokens; give at least one");
+  check_tokens(seq.tokens, seq.n_tokens);
+  if (seq.n_tokens > context.max_tokens - cache.n_tokens()) {
+    throw mri::Error(MRI_E_ARG, "the context has " + std::to_string(cache.n_tokens()) +
+                                    " tokens and gets " + std::to_string(seq.n_tokens) +
+                                    " more; its limit is " + std::to_string(context.max_tokens));
   }
-  for (const ForwardSeq& seq : batch) {
-    const uint32_t n = seq.cache->n_tokens();
-    const bool filled_block = n / MRI_BLOCK_TOKENS != (n - seq.n_tokens) / MRI_BLOCK_TOKENS;
-    if (filled_block) seq.cache->apply_policy(MRI_TIER_WHY_APPEND, 0);
+  seq.position = cache.n_tokens();
+  if (seq.n_tokens > options_.chunk_tokens) return step_long(seq, context, cancel);
+  const auto n = static_cast<uint32_t>(seq.n_tokens);
+  cache.append(n);
+  batch.seqs.push_back({&cache, seq.tokens, n,
+                        n == 1 ? MRI_ATTN_SEQ_DECODE : MRI_ATTN_SEQ_PROMPT_END, seq.logits,
+                        seq.all_logits != 0, seq.ctx});
+  batch.of.push_back(&seq);
+  batch.rows += n;
+}
+
+// Computes the batch and empties it. When it fails as a whole, each sequence is tried alone: the
+// fault may be of one of them.
+void Engine::run_batch(Batch& batch, const uint32_t* cancel) {
+  const std::vector<ForwardSeq> seqs = std::exchange(batch.seqs, {});
+  const std::vector<mri_step_seq*> of = std::exchange(batch.of, {});
+  batch.rows = 0;
+  if (seqs.empty()) return;
+  const auto undo = [](const ForwardSeq& seq) {
+    seq.cache->truncate(seq.cache->n_tokens() - seq.n_tokens);
+  };
+  mri_error err = empty_error();
+  const mri_status failed = mri::guard(&err, [&] { forward_->run(seqs, cancel); });
+  if (failed != MRI_OK) std::for_each(seqs.begin(), seqs.end(), undo);
+  for (size_t i = 0; i < seqs.size(); ++i) {
+    const ForwardSeq& seq = seqs[i];
+    mri_status status = failed;
+    if (failed == MRI_OK) {
+      const uint32_t n = seq.cache->n_tokens();
+      const bool filled_block = n / MRI_BLOCK_TOKENS != (n - seq.n_tokens) / MRI_BLOCK_TOKENS;
+      if (!filled_block) continue;
+      status = mri::guard(&err, [&] { seq.cache->apply_policy(MRI_TIER_WHY_APPEND, 0); });
+      if (status != MRI_OK) undo(seq);
+    } else if (seqs.size() > 1 && failed != MRI_E_CANCELLED) {
+      status = mri::guard(&err, [&] { seq.cache->append(seq.n_tokens); });
+      if (status == MRI_OK) {
+        batch.seqs = {seq};
+        batch.of = {of[i]};
+        run_batch(batch, cancel);
+        continue;
+      }
+    }
+    if (status != MRI_OK) batch.fail(*of[i], status, err, host_);
   }
 }
 
 // More tokens than one forward call takes: chunk by chunk.
 void Engine::step_long(mri_step_seq& seq, Context& context, const uint32_t* cancel) {
   const uint32_t before = context.cache.n_tokens();
+  context.cache.hold();
   try {
     for (uint64_t done = 0; done < seq.n_tokens;) {
       const auto n =
@@ -296,8 +366,10 @@ void Engine::step_long(mri_step_seq& seq, Context& context, const uint32_t* canc
     }
   } catch (...) {
     context.cache.truncate(before);
+    context.cache.release_hold();
     throw;
   }
+  context.cache.release_hold();
 }
 
 mri_status Engine::get_kv_summary(uint64_t ctx, const mri_summary_req& req, mri_summary_rsp& rsp) {

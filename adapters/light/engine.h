@@ -57,8 +57,11 @@ class Engine {
   void prefill(Context& context, const mri_init_req& req, mri_init_rsp& rsp);
   bool prefill_chunk(Context& context, const int32_t* tokens, uint32_t n, bool last,
                      const mri_init_req& req, uint64_t& retried);
-  void step_sequences(std::span<mri_step_seq*> seqs, std::vector<Lease>& leases,
-                      const uint32_t* cancel);
+  struct Batch;
+  std::string step_sequences(std::span<mri_step_seq* const> seqs, const std::vector<Lease>& leases,
+                             const uint32_t* cancel);
+  void add_to_batch(mri_step_seq& seq, Context& context, const uint32_t* cancel, Batch& batch);
+  void run_batch(Batch& batch, const uint32_t* cancel);
   void step_long(mri_step_seq& seq, Context& context, const uint32_t* cancel);
 
   std::shared_ptr<const Model> model_;

@@ -100,7 +100,7 @@ bool add_entry(const mri_attn_req& req, const mri_attn_item& item, const mri_att
 }
 
 // Replaces bodies in a format that only the stack's quantizer knows by f32 ones.
-void decode_foreign(const mri_attn_req& req, PageList& list) {
+void decode_foreign(const mri_attn_req& req, const mri_attn_item& item, PageList& list) {
   const KvStore& store = *static_cast<const AttentionRuntime*>(req.runtime)->store;
   size_t n_foreign = 0;
   for (const kernels::KvPage& page : list.pages)
@@ -115,12 +115,12 @@ void decode_foreign(const mri_attn_req& req, PageList& list) {
   uint8_t* out = list.decoded.data();
   for (kernels::KvPage& page : list.pages) {
     if (static_cast<uint32_t>(page.format) < MRI_KV_CUSTOM) continue;
-    mri_kv_block view{};
+    mri_kv_block view{};  // its strides are 0: every page of it is this one
     view.index = page.index;
     view.body = page.body;
     view.format = static_cast<uint32_t>(page.format);
     view.live_mask = page.live_mask;
-    store.decode(view, 0, 0, k, v);
+    store.decode(view, req.layer, item.kv_head, k, v);
     kernels::cpu::encode(kernels::KvFormat::kF32, k, v, dim, page.index, out);
     page.body = out;
     page.format = kernels::KvFormat::kF32;
@@ -187,7 +187,7 @@ mri_status table_attend(void*, const mri_attn_req* req, const mri_attn_item* ite
     for (uint64_t i = 0; i < n_entries; ++i) {
       if (!add_entry(*req, *item, entries[i], list)) return MRI_E_ARG;
     }
-    decode_foreign(*req, list);
+    decode_foreign(*req, *item, list);
     kernels::cpu::attend(tile_of(*req, *item), list.pages.data(), list.pages.size(), o, o_stride,
                          lse, lse_stride);
     return MRI_OK;

@@ -21,7 +21,7 @@ constexpr uint32_t mask_of(uint32_t first, uint32_t n) {
 
 bool overlaps(std::span<const mri_token_range> ranges, uint64_t first, uint64_t end) {
   return std::any_of(ranges.begin(), ranges.end(), [&](const mri_token_range& r) {
-    return r.first < end && r.first + r.count > first;
+    return r.first < first ? r.count > first - r.first : r.count > 0 && r.first < end;
   });
 }
 
@@ -29,7 +29,7 @@ bool overlaps(std::span<const mri_token_range> ranges, uint64_t first, uint64_t 
 
 KvCache::KvCache(const KvStore& store, uint64_t budget_bytes,
                  std::span<const mri_token_range> pinned)
-    : store_(store), budget_bytes_(budget_bytes), pinned_(pinned.begin(), pinned.end()) {}
+    : store_(store), account_{budget_bytes, 0}, pinned_(pinned.begin(), pinned.end()) {}
 
 KvCache::~KvCache() {
   for (const Block& block : blocks_) {
@@ -37,31 +37,24 @@ KvCache::~KvCache() {
   }
 }
 
-uint64_t KvCache::used_bytes() const {
-  uint64_t bytes = 0;
-  for (const Block& block : blocks_) bytes += block.index.size() + block.body.size();
-  for (const Summary& summary : summaries_) bytes += summary.body.size();
-  return bytes;
-}
-
-PoolMemory KvCache::allocate(size_t bytes) {
-  if (budget_bytes_ != 0 && used_bytes() + bytes > budget_bytes_) return {};
-  return store_.pool().allocate(bytes);
-}
-
 void KvCache::add_block() {
   Block block;
+  block.last_read = step_;
   const size_t wanted = store_.index_block_bytes() + store_.hot_block_bytes();
   for (int attempt = 0; attempt < 2 && !block.body; ++attempt) {
-    if (attempt == 1) apply_policy(MRI_TIER_WHY_PRESSURE, wanted);
+    if (attempt == 1) {
+      block.index = PoolMemory();
+      apply_policy(MRI_TIER_WHY_PRESSURE, wanted);
+    }
     block.index = allocate(store_.index_block_bytes());
     if (block.index) block.body = allocate(store_.hot_block_bytes());
   }
   if (!block.body) {
+    block.index = PoolMemory();
     throw mri::Error(MRI_E_NOMEM,
                      "KV memory: the next " + std::to_string(MRI_BLOCK_TOKENS) + " tokens need " +
                          std::to_string(wanted) + " bytes, this context holds " +
-                         std::to_string(used_bytes()) + " and all contexts " +
+                         std::to_string(account_.used_bytes) + " and all contexts " +
                          std::to_string(store_.pool().used_bytes()) +
                          "; raise runtime.kv_budget_mb, or compress more (kv_tier, quantizer)");
   }
@@ -134,6 +127,10 @@ void KvCache::truncate(uint32_t n) {
 void KvCache::drop_block(size_t block) {
   if (views_[block].segment != UINT32_MAX)
     drop_summary(block * MRI_BLOCK_TOKENS / MRI_SEGMENT_TOKENS);
+  forget_pages(block);
+}
+
+void KvCache::forget_pages(size_t block) {
   if (blocks_[block].slot != nullptr) store_.backing().release(blocks_[block].slot);
   blocks_[block] = Block{};
   views_[block].body = nullptr;
@@ -205,7 +202,7 @@ uint64_t KvCache::block_bytes(size_t block) const {
   uint64_t bytes = blocks_[block].index.size() + blocks_[block].body.size();
   const uint32_t segment = views_[block].segment;
   if (segment != UINT32_MAX)
-    bytes += summaries_[segment].body.size() * MRI_BLOCK_TOKENS / MRI_SEGMENT_TOKENS;
+    bytes += summaries_[segment].size() * MRI_BLOCK_TOKENS / MRI_SEGMENT_TOKENS;
   return bytes;
 }
 
@@ -224,11 +221,11 @@ mri_kv_usage KvCache::usage() const {
 }
 
 void KvCache::note_reads(std::span<const uint32_t> blocks, uint64_t step) {
-  step_ = step;
+  step_ = std::max(step_ + 1, step);
   for (uint32_t block : blocks) {
-    if (blocks_[block].last_read != step && views_[block].tier == MRI_TIER_COLD)
+    if (blocks_[block].last_read != step_ && views_[block].tier == MRI_TIER_COLD)
       ++blocks_[block].reads;
-    blocks_[block].last_read = step;
+    blocks_[block].last_read = step_;
   }
 }
 

@@ -32,8 +32,13 @@ class KvCache {
   // them. Under pressure asks the tier policy first. Throws mri::Error MRI_E_NOMEM and leaves the
   // cache as it was.
   void append(uint32_t n);
-  // Forgets the last tokens so that n remain; undoes append().
+  // Forgets the last tokens so that n remain. Undoes append(); what apply_policy() has moved since
+  // can be undone only down to the tokens of a hold().
   void truncate(uint32_t n);
+  // Until release_hold(), the block of token n_tokens() and its segment's summary are left alone by
+  // policies, so that truncate() to here stays possible.
+  void hold() { held_block_ = n_tokens_ / MRI_BLOCK_TOKENS; }
+  void release_hold() { held_block_ = SIZE_MAX; }
 
   // Writes the keys (not yet rotated) and values of tokens [first, first + n) of one layer and KV
   // head, all within one block; strides in floats. Rotates keys by their offset in the block, and
@@ -42,18 +47,22 @@ class KvCache {
              size_t k_stride, const float* v, size_t v_stride);
 
   // Asks the kv_tier plugin and does what it says; then summarises complete segments that have left
-  // hot. Returns how many actions could not be done. MRI_TIER_WHY_APPEND says that all appended
-  // tokens are written; until then their blocks are not moved. Throws mri::Error.
+  // hot. Returns how many actions could not be done; one that fails is logged and leaves its block
+  // as it was. MRI_TIER_WHY_APPEND says that all appended tokens are written; until then their
+  // blocks are not moved. Throws mri::Error when the policy itself fails; then nothing has moved.
   uint32_t apply_policy(uint32_t why, uint64_t wanted_bytes);
 
-  // Notes that a plan reads these blocks in step `step`.
+  // Notes that a plan reads these blocks in step `step`, or in the next one where the caller's
+  // count does not rise.
   void note_reads(std::span<const uint32_t> blocks, uint64_t step);
 
   struct Evicted {
     uint64_t n_tokens = 0, bytes = 0;
     uint32_t n_refused = 0;
   };
-  // MRI_EVICT_*; sinks, pinned and partial blocks are refused (whole) and counted.
+  // MRI_EVICT_*; sinks and pinned blocks are refused and counted, partial ones too unless single
+  // tokens are asked for. Where only a summary is left of some blocks, all blocks that it stands
+  // for go together, or are refused: a part of it cannot be taken out.
   Evicted evict(std::span<const mri_token_range> ranges, uint32_t granularity);
 
   mri_kv_usage usage() const;
@@ -66,47 +75,52 @@ class KvCache {
     uint64_t last_read = 0;
     uint32_t reads = 0;
   };
-  struct Summary {
-    PoolMemory body;
-    std::vector<float> bias;
-  };
 
-  uint64_t used_bytes() const;
-  PoolMemory allocate(size_t bytes);
+  PoolMemory allocate(size_t bytes) { return store_.pool().allocate(bytes, &account_); }
   void add_block();
   void drop_block(size_t block);
+  void forget_pages(size_t block);
   void append_rows(uint32_t layer, uint32_t kv_head, mri_kv_block& view, uint32_t offset,
                    uint32_t n, const float* k, const float* v);
   void make_page_index(uint32_t layer, uint32_t kv_head, mri_kv_block& view);
 
+  bool is_settled(size_t block) const;
+  std::vector<mri_tier_action> ask_policy(uint32_t why, uint64_t wanted_bytes) const;
   bool run_action(const mri_tier_action& action);
+  bool move_block(size_t block, const mri_tier_action& action);
   bool demote_to_warm(size_t block);
   bool demote_to_cold(size_t block);
   bool promote(size_t block, uint32_t tier);
   void set_body(size_t block, const uint8_t* body, size_t page_bytes, uint32_t format,
                 uint32_t tier);
   size_t find_block(uint64_t id) const;
+  bool tears_summary(size_t block, size_t first, size_t end) const;
   void evict_block(size_t block, Evicted& evicted);
   void evict_tokens(uint64_t first, uint64_t end, Evicted& evicted);
 
   void summarise_segments();
+  bool is_ready_for_summary(size_t segment) const;
   bool make_summary(size_t segment);
+  void make_summary_page(size_t segment, uint32_t page, const mri_kv_summary& view,
+                         uint32_t pairs_max) const;
   void gather_segment(size_t segment, uint32_t layer, uint32_t kv_head, std::vector<float>& k,
                       std::vector<float>& v) const;
   void drop_summary(size_t segment);
 
   const KvStore& store_;
-  const uint64_t budget_bytes_;
+  PoolAccount account_;  // outlives the blocks
   const std::vector<mri_token_range> pinned_;
   uint32_t n_tokens_ = 0;
   uint32_t settled_tokens_ = 0;  // written in all layers
+  size_t held_block_ = SIZE_MAX;
+  bool summaries_failed_ = false;  // the plugin is not asked again for this context
   uint32_t hot_tokens_ = 0;
   uint64_t next_id_ = 1;
   uint64_t epoch_ = 1;
   uint64_t step_ = 0;
   std::vector<Block> blocks_;
   std::vector<mri_kv_block> views_;
-  std::vector<Summary> summaries_;  // by position in summary_views_
+  std::vector<PoolMemory> summaries_;  // bodies, then biases; by position in summary_views_
   std::vector<mri_kv_summary> summary_views_;
 };
 

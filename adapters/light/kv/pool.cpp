@@ -22,14 +22,21 @@ uint8_t* map_piece(size_t size) {
 
 void unmap_piece(uint8_t* data, size_t size) { munmap(data, mapped_bytes(size)); }
 
+bool fits(uint64_t used, uint64_t more, uint64_t budget) {
+  return budget == 0 || (used <= budget && more <= budget - used);
+}
+
 }  // namespace
 
 PoolMemory::~PoolMemory() {
-  if (data_ != nullptr) pool_->release(data_, size_);
+  if (data_ == nullptr) return;
+  if (account_ != nullptr) account_->used_bytes -= size_;
+  pool_->release(data_, size_);
 }
 
 void PoolMemory::swap(PoolMemory& other) noexcept {
   std::swap(pool_, other.pool_);
+  std::swap(account_, other.account_);
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
 }
@@ -39,36 +46,51 @@ Pool::Pool(uint64_t budget_bytes, uint64_t spare_bytes_max)
 
 Pool::~Pool() {
   MutexLock lock(mutex_);
-  for (auto& [size, pieces] : spare_) {
-    for (uint8_t* data : pieces) unmap_piece(data, size);
-  }
+  drop_spare_pieces();
 }
 
-PoolMemory Pool::allocate(size_t size) {
-  uint8_t* data = nullptr;
+PoolMemory Pool::allocate(size_t size, PoolAccount* account) {
+  if (size == 0) return {};
+  if (account != nullptr && !fits(account->used_bytes, size, account->budget_bytes)) return {};
+  uint8_t* data = take_piece(size);
+  if (data == nullptr) return {};
+  if (account != nullptr) account->used_bytes += size;
+  return PoolMemory(this, account, data, size);
+}
+
+// Counted in used_bytes_; null when there is no room.
+uint8_t* Pool::take_piece(size_t size) {
   {
     MutexLock lock(mutex_);
-    if (budget_bytes_ != 0 && (size > budget_bytes_ || used_bytes_ > budget_bytes_ - size))
-      return {};
+    if (!fits(used_bytes_, size, budget_bytes_)) return nullptr;
     used_bytes_ += size;
-    auto& pieces = spare_[size];
-    if (!pieces.empty()) {
-      data = pieces.back();
-      pieces.pop_back();
+    const auto at = spare_.find(size);
+    if (at != spare_.end() && !at->second.empty()) {
+      uint8_t* data = at->second.back();
+      at->second.pop_back();
       spare_bytes_ -= size;
+      return data;
     }
+    if (!fits(used_bytes_, spare_bytes_, budget_bytes_)) drop_spare_pieces();
   }
-  if (data == nullptr) data = map_piece(size);
-  if (data == nullptr) {
+  uint8_t* data = map_piece(size);
+  if (data != nullptr) return data;
+  MutexLock lock(mutex_);
+  used_bytes_ -= size;
+  return nullptr;
+}
+
+PoolMemory Pool::exchange(PoolMemory& old, size_t size) {
+  uint8_t* data = size > 0 && size <= old.size_ ? map_piece(size) : nullptr;
+  if (data == nullptr) return {};
+  const size_t less = old.size_ - size;
+  {
     MutexLock lock(mutex_);
-    used_bytes_ -= size;
-    return {};
+    used_bytes_ -= less;
   }
-  PoolMemory memory;
-  memory.pool_ = this;
-  memory.data_ = data;
-  memory.size_ = size;
-  return memory;
+  if (old.account_ != nullptr) old.account_->used_bytes -= less;
+  unmap_piece(std::exchange(old.data_, nullptr), std::exchange(old.size_, 0));
+  return PoolMemory(this, old.account_, data, size);
 }
 
 void Pool::warm_up(size_t size, size_t count) {
@@ -86,17 +108,31 @@ uint64_t Pool::used_bytes() const {
   return used_bytes_;
 }
 
+uint64_t Pool::owned_bytes() const {
+  MutexLock lock(mutex_);
+  return used_bytes_ + spare_bytes_;
+}
+
 void Pool::release(uint8_t* data, size_t size) {
   {
     MutexLock lock(mutex_);
     used_bytes_ -= size;
-    if (spare_bytes_ + size <= spare_bytes_max_) {
+    if (spare_bytes_ + size <= spare_bytes_max_ &&
+        fits(used_bytes_, spare_bytes_ + size, budget_bytes_)) {
       spare_[size].push_back(data);
       spare_bytes_ += size;
       return;
     }
   }
   unmap_piece(data, size);
+}
+
+void Pool::drop_spare_pieces() {
+  for (auto& [size, pieces] : spare_) {
+    for (uint8_t* data : pieces) unmap_piece(data, size);
+  }
+  spare_.clear();
+  spare_bytes_ = 0;
 }
 
 }  // namespace varve::light

@@ -8,9 +8,36 @@ namespace varve::light {
 
 void check_plugin_call(mri_status status, const mri_error& err, const char* who) {
   if (status == MRI_OK) return;
+  // "Too small a buffer" is between this engine and the plugin: our caller cannot help it.
   throw mri::Error(
-      status, std::string(who) + ": " + (err.msg_len > 0 ? err.msg : "failed without a reason"));
+      status == MRI_E_SPACE ? MRI_E_INTERNAL : status,
+      std::string(who) + ": " + (err.msg_len > 0 ? err.msg : "failed without a reason"));
 }
+
+namespace {
+
+// A fused body has the size that kernels read; another one must be sane.
+void check_description(const mri_quant_desc& desc, uint32_t head_dim) {
+  const bool fused =
+      desc.format == MRI_KV_F32 || desc.format == MRI_KV_BF16 || desc.format == MRI_KV_INT8;
+  const uint64_t plain = kernels::body_bytes(kernels::KvFormat::kF32, head_dim);
+  const uint64_t exact =
+      fused ? kernels::body_bytes(static_cast<kernels::KvFormat>(desc.format), head_dim) : 0;
+  const bool right =
+      fused ? desc.body_bytes == exact
+            : desc.format >= MRI_KV_CUSTOM && desc.body_bytes > 0 && desc.body_bytes <= 2 * plain;
+  if (right) return;
+  throw mri::Error(
+      MRI_E_INTERNAL,
+      "quantizer: found format " + std::to_string(desc.format) + " with pages of " +
+          std::to_string(desc.body_bytes) + " bytes; expected " +
+          (fused ? std::to_string(exact)
+                 : "a format of mri/kv_view.h, or one from " + std::to_string(MRI_KV_CUSTOM) +
+                       " with 1.." + std::to_string(2 * plain)) +
+          " for heads of " + std::to_string(head_dim) + "; choose another quantizer.plugin");
+}
+
+}  // namespace
 
 KvStore::KvStore(const KvStoreOptions& options, const mri::Host& host, const mri_rope* rope)
     : tier(host.peer<mri_kv_tier_v1>(MRI_KV_TIER)),
@@ -28,6 +55,7 @@ KvStore::KvStore(const KvStoreOptions& options, const mri::Host& host, const mri
     err.struct_size = sizeof(err);
     check_plugin_call(quantizer.table->describe(quantizer.self, options.head_dim, &desc, &err), err,
                       "quantizer");
+    check_description(desc, options.head_dim);
     warm_format_ = desc.format;
     warm_page_bytes_ = (desc.body_bytes + 63) / 64 * 64;
   }

@@ -1,30 +1,50 @@
 // Summaries: a complete segment that has left hot gets pairs that stand for its tokens where
 // attention does not read them.
 #include <algorithm>
-#include <bit>
+#include <cmath>
 #include <limits>
+#include <string>
 
 #include "adapters/light/kv/cache.h"
 #include "kernels/rope.h"
+#include "mri/sdk/error.hpp"
 
 namespace varve::light {
 namespace {
 
 constexpr size_t kSegmentBlocks = MRI_SEGMENT_TOKENS / MRI_BLOCK_TOKENS;
 
+bool all_finite(const float* values, size_t n) {
+  return std::all_of(values, values + n, [](float x) { return std::isfinite(x); });
+}
+
 }  // namespace
 
+// All its blocks have left hot or never will, none is being filled or held, and it has tokens that
+// are not read exactly anyway.
+bool KvCache::is_ready_for_summary(size_t segment) const {
+  if (held_block_ / kSegmentBlocks == segment) return false;
+  bool any = false;
+  for (size_t block = segment * kSegmentBlocks; block < (segment + 1) * kSegmentBlocks; ++block) {
+    const mri_kv_block& view = views_[block];
+    if ((view.flags & MRI_BLOCK_PARTIAL) != 0 || view.segment != UINT32_MAX) return false;
+    if ((view.flags & (MRI_BLOCK_SINK | MRI_BLOCK_PINNED)) != 0) continue;
+    if (view.tier == MRI_TIER_HOT) return false;
+    any = any || view.live_mask != 0;
+  }
+  return any;
+}
+
 void KvCache::summarise_segments() {
-  if (!store_.summary) return;
-  for (size_t segment = 0; (segment + 1) * MRI_SEGMENT_TOKENS <= settled_tokens_; ++segment) {
-    const auto first = views_.begin() + static_cast<std::ptrdiff_t>(segment * kSegmentBlocks);
-    const auto end = first + kSegmentBlocks;
-    const bool ready = std::all_of(first, end, [](const mri_kv_block& view) {
-      const bool left_hot =
-          view.tier != MRI_TIER_HOT || (view.flags & (MRI_BLOCK_SINK | MRI_BLOCK_PINNED)) != 0;
-      return left_hot && (view.flags & MRI_BLOCK_PARTIAL) == 0 && view.segment == UINT32_MAX;
-    });
-    if (ready && !make_summary(segment)) return;
+  if (!store_.summary || summaries_failed_) return;
+  try {
+    for (size_t segment = 0; (segment + 1) * MRI_SEGMENT_TOKENS <= settled_tokens_; ++segment) {
+      if (is_ready_for_summary(segment) && !make_summary(segment)) return;
+    }
+  } catch (const std::exception& e) {
+    summaries_failed_ = true;
+    store_.host().log(MRI_LOG_ERROR,
+                      std::string("this context goes on without further summaries: ") + e.what());
   }
 }
 
@@ -59,70 +79,88 @@ void KvCache::gather_segment(size_t segment, uint32_t layer, uint32_t kv_head,
 
 // False when there is no memory for it.
 bool KvCache::make_summary(size_t segment) {
-  const uint32_t heads = store_.options().n_kv_heads, dim = store_.options().head_dim;
+  const uint32_t heads = store_.options().n_kv_heads;
   const uint32_t pairs_max =
       store_.summary.table->pairs_max(store_.summary.self, MRI_SEGMENT_TOKENS);
   if (pairs_max == 0) return true;
-  const size_t n_pages = (pairs_max + MRI_BLOCK_TOKENS - 1) / MRI_BLOCK_TOKENS;
-  const size_t page_bytes = kernels::body_bytes(kernels::KvFormat::kBf16, dim);
-  Summary summary;
-  summary.body = allocate(store_.pages() * n_pages * page_bytes);
-  if (!summary.body) return false;
-  summary.bias.assign(store_.pages() * n_pages * MRI_BLOCK_TOKENS,
-                      -std::numeric_limits<float>::infinity());
-  store_.host().parallel_for(store_.pages(), [&](uint64_t page, uint32_t) {
-    thread_local std::vector<float> k, v, out;
-    const auto layer = static_cast<uint32_t>(page / heads),
-               head = static_cast<uint32_t>(page % heads);
-    gather_segment(segment, layer, head, k, v);
-    out.assign(2 * n_pages * MRI_BLOCK_TOKENS * dim, 0.0f);
-    float* out_k = out.data();
-    float* out_v = out_k + n_pages * MRI_BLOCK_TOKENS * dim;
-    mri_summary_make_req req{};
-    req.hdr.struct_size = sizeof(req);
-    req.k = k.data();
-    req.v = v.data();
-    req.seed = segment * store_.pages() + page;
-    req.n_tokens = static_cast<uint32_t>(k.size() / dim);
-    req.head_dim = dim;
-    req.layer = layer;
-    req.kv_head = head;
-    mri_summary_make_rsp rsp{};
-    rsp.hdr.struct_size = sizeof(rsp);
-    rsp.k = out_k;
-    rsp.v = out_v;
-    rsp.log_count = summary.bias.data() + page * n_pages * MRI_BLOCK_TOKENS;
-    rsp.pairs_capacity = pairs_max;
-    mri_error err{};
-    err.struct_size = sizeof(err);
-    if (req.n_tokens > 0)
-      check_plugin_call(store_.summary.table->make(store_.summary.self, &req, &rsp, &err), err,
-                        "summary");
-    float* bias = rsp.log_count;
-    std::fill(bias + std::min(rsp.n_pairs, pairs_max), bias + n_pages * MRI_BLOCK_TOKENS,
-              -std::numeric_limits<float>::infinity());
-    for (size_t p = 0; p < n_pages; ++p) {
-      kernels::cpu::encode(kernels::KvFormat::kBf16, out_k + p * MRI_BLOCK_TOKENS * dim,
-                           out_v + p * MRI_BLOCK_TOKENS * dim, dim, nullptr,
-                           summary.body.data() + (page * n_pages + p) * page_bytes);
-    }
-  });
+  if (pairs_max > MRI_SEGMENT_TOKENS) {
+    throw mri::Error(MRI_E_INTERNAL, "summary: pairs_max says " + std::to_string(pairs_max) +
+                                         " pairs for " + std::to_string(MRI_SEGMENT_TOKENS) +
+                                         " tokens; expected no more than the tokens");
+  }
   mri_kv_summary view{};
   view.position = static_cast<uint32_t>(segment * MRI_SEGMENT_TOKENS);
-  view.n_pages = static_cast<uint32_t>(n_pages);
-  view.body = summary.body.data();
-  view.bias = summary.bias.data();
-  view.page_stride = page_bytes;
-  view.head_stride = n_pages * page_bytes;
+  view.n_tokens = MRI_SEGMENT_TOKENS;
+  view.n_pages = (pairs_max + MRI_BLOCK_TOKENS - 1) / MRI_BLOCK_TOKENS;
+  view.page_stride = kernels::body_bytes(kernels::KvFormat::kBf16, store_.options().head_dim);
+  view.head_stride = view.n_pages * view.page_stride;
   view.layer_stride = heads * view.head_stride;
-  for (size_t j = 0; j < kSegmentBlocks; ++j) {
-    mri_kv_block& block = views_[segment * kSegmentBlocks + j];
-    view.n_tokens += static_cast<uint32_t>(std::popcount(block.live_mask));
-    block.segment = static_cast<uint32_t>(summaries_.size());
-  }
-  summaries_.push_back(std::move(summary));
+  const size_t body_bytes = store_.pages() * view.head_stride;
+  const size_t n_bias = size_t{store_.pages()} * view.n_pages * MRI_BLOCK_TOKENS;
+  PoolMemory memory = allocate(body_bytes + n_bias * sizeof(float));
+  if (!memory) return false;
+  view.body = memory.data();
+  auto* bias = reinterpret_cast<float*>(memory.data() + body_bytes);
+  std::fill_n(bias, n_bias, -std::numeric_limits<float>::infinity());
+  view.bias = bias;
+  store_.host().parallel_for(store_.pages(), [&](uint64_t page, uint32_t) {
+    make_summary_page(segment, static_cast<uint32_t>(page), view, pairs_max);
+  });
+  summaries_.push_back(std::move(memory));
   summary_views_.push_back(view);
+  for (size_t j = 0; j < kSegmentBlocks; ++j) {
+    views_[segment * kSegmentBlocks + j].segment = static_cast<uint32_t>(summary_views_.size() - 1);
+  }
   return true;
+}
+
+// Pairs and biases of one layer and KV head, into the memory that `view` describes. Throws
+// mri::Error when the plugin fails or its answer is of no use.
+void KvCache::make_summary_page(size_t segment, uint32_t page, const mri_kv_summary& view,
+                                uint32_t pairs_max) const {
+  const uint32_t heads = store_.options().n_kv_heads, dim = store_.options().head_dim;
+  const size_t n_slots = size_t{view.n_pages} * MRI_BLOCK_TOKENS;
+  thread_local std::vector<float> k, v, out;
+  gather_segment(segment, page / heads, page % heads, k, v);
+  out.assign(2 * n_slots * dim, 0.0f);
+  float* out_k = out.data();
+  float* out_v = out_k + n_slots * dim;
+  float* bias = const_cast<float*>(view.bias) + page * n_slots;
+  mri_summary_make_req req{};
+  req.hdr.struct_size = sizeof(req);
+  req.k = k.data();
+  req.v = v.data();
+  req.seed = segment * store_.pages() + page;
+  req.n_tokens = static_cast<uint32_t>(k.size() / dim);
+  req.head_dim = dim;
+  req.layer = page / heads;
+  req.kv_head = page % heads;
+  mri_summary_make_rsp rsp{};
+  rsp.hdr.struct_size = sizeof(rsp);
+  rsp.k = out_k;
+  rsp.v = out_v;
+  rsp.log_count = bias;
+  rsp.pairs_capacity = pairs_max;
+  mri_error err{};
+  err.struct_size = sizeof(err);
+  check_plugin_call(store_.summary.table->make(store_.summary.self, &req, &rsp, &err), err,
+                    "summary");
+  const size_t n = rsp.n_pairs;
+  if (n > pairs_max || !all_finite(bias, n) || !all_finite(out_k, n * dim) ||
+      !all_finite(out_v, n * dim)) {
+    throw mri::Error(MRI_E_INTERNAL, "summary: found " + std::to_string(n) + " pairs for layer " +
+                                         std::to_string(req.layer) + "; expected at most " +
+                                         std::to_string(pairs_max) + ", all of finite numbers");
+  }
+  std::fill(bias + n, bias + n_slots, -std::numeric_limits<float>::infinity());
+  std::fill(out_k + n * dim, out_v, 0.0f);
+  std::fill(out_v + n * dim, out_v + n_slots * dim, 0.0f);
+  auto* body = const_cast<uint8_t*>(view.body) + page * view.head_stride;
+  for (size_t p = 0; p < view.n_pages; ++p) {
+    const size_t at = p * MRI_BLOCK_TOKENS * dim;
+    kernels::cpu::encode(kernels::KvFormat::kBf16, out_k + at, out_v + at, dim, nullptr,
+                         body + p * view.page_stride);
+  }
 }
 
 void KvCache::drop_summary(size_t segment) {

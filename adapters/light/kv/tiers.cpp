@@ -1,5 +1,6 @@
 // The mover: asks the kv_tier plugin what shall be where, and does it.
 #include <algorithm>
+#include <cstring>
 #include <string>
 
 #include "adapters/light/kv/cache.h"
@@ -11,21 +12,25 @@ namespace {
 constexpr uint32_t kFixed =
     MRI_BLOCK_SINK | MRI_BLOCK_PINNED | MRI_BLOCK_PARTIAL | MRI_BLOCK_EVICTED;
 
+bool goes_cold(const mri_tier_action& action) {
+  return action.what == MRI_TIER_DEMOTE && action.tier == MRI_TIER_COLD;
+}
+
 }  // namespace
 
-uint32_t KvCache::apply_policy(uint32_t why, uint64_t wanted_bytes) {
-  if (why == MRI_TIER_WHY_APPEND) settled_tokens_ = n_tokens_;
-  if (!store_.tier || blocks_.empty()) return 0;
+bool KvCache::is_settled(size_t block) const {
+  return views_[block].position + MRI_BLOCK_TOKENS <= settled_tokens_ && block != held_block_;
+}
+
+std::vector<mri_tier_action> KvCache::ask_policy(uint32_t why, uint64_t wanted_bytes) const {
   std::vector<mri_tier_block> rows(blocks_.size());
   for (size_t i = 0; i < rows.size(); ++i) {
     const mri_kv_block& view = views_[i];
-    const uint32_t unsettled =
-        view.position + MRI_BLOCK_TOKENS > settled_tokens_ ? MRI_BLOCK_PARTIAL : 0;
     rows[i] = {view.id,
                view.position,
                view.n_tokens,
                view.tier,
-               view.flags | unsettled,
+               view.flags | (is_settled(i) ? 0 : MRI_BLOCK_PARTIAL),
                0.0f,
                0.0f,
                step_ - blocks_[i].last_read,
@@ -40,8 +45,10 @@ uint32_t KvCache::apply_policy(uint32_t why, uint64_t wanted_bytes) {
   req.n_blocks = rows.size();
   req.n_tokens = n_tokens_;
   req.step = step_;
-  req.budget_bytes = budget_bytes_ != 0 ? budget_bytes_ : store_.pool().budget_bytes();
-  req.used_bytes = budget_bytes_ != 0 ? used_bytes() : store_.pool().used_bytes();
+  const bool own = account_.budget_bytes != 0;
+  req.budget_bytes = own ? account_.budget_bytes : store_.pool().budget_bytes();
+  if (req.budget_bytes == 0) req.budget_bytes = UINT64_MAX;  // no limit
+  req.used_bytes = own ? account_.used_bytes : store_.pool().used_bytes();
   req.wanted_bytes = wanted_bytes;
   req.block_bytes[MRI_TIER_HOT] = store_.index_block_bytes() + store_.hot_block_bytes();
   req.block_bytes[MRI_TIER_WARM] = store_.index_block_bytes() + store_.warm_block_bytes();
@@ -67,19 +74,29 @@ uint32_t KvCache::apply_policy(uint32_t why, uint64_t wanted_bytes) {
   }
   check_plugin_call(status, err, "kv_tier");
   actions.resize(std::min<uint64_t>(rsp.n_actions, actions.size()));
+  return actions;
+}
+
+uint32_t KvCache::apply_policy(uint32_t why, uint64_t wanted_bytes) {
+  if (why == MRI_TIER_WHY_APPEND) settled_tokens_ = n_tokens_;
+  if (!store_.tier || blocks_.empty()) return 0;
+  const std::vector<mri_tier_action> actions = ask_policy(why, wanted_bytes);
   uint32_t skipped = 0;
   // A segment's summary must exist before its raw blocks may go, and is made from warm ones: so
-  // cold last.
-  for (const mri_tier_action& action : actions) {
-    const bool to_cold = action.what == MRI_TIER_DEMOTE && action.tier == MRI_TIER_COLD;
-    if (!to_cold && !run_action(action)) ++skipped;
+  // what goes cold goes warm first.
+  for (mri_tier_action action : actions) {
+    if (goes_cold(action)) {
+      action.tier = MRI_TIER_WARM;
+      run_action(action);
+    } else if (!run_action(action)) {
+      ++skipped;
+    }
   }
   // Under pressure there is no memory for summaries of segments that stay warm.
   if (why != MRI_TIER_WHY_PRESSURE || store_.backing().kind() == BackingKind::kNone)
     summarise_segments();
   for (const mri_tier_action& action : actions) {
-    const bool to_cold = action.what == MRI_TIER_DEMOTE && action.tier == MRI_TIER_COLD;
-    if (to_cold && !run_action(action)) ++skipped;
+    if (goes_cold(action) && !run_action(action)) ++skipped;
   }
   return skipped;
 }
@@ -92,14 +109,27 @@ size_t KvCache::find_block(uint64_t id) const {
                                             : views_.size();
 }
 
+// A move that fails leaves its block where it was: the tokens stay readable, so that a full disk or
+// a broken quantizer costs memory and not the answer.
 bool KvCache::run_action(const mri_tier_action& action) {
   if (action.what == MRI_TIER_RESIZE_HOT) {
     hot_tokens_ = action.n_tokens;
     return true;
   }
   const size_t block = find_block(action.block_id);
-  if (block == views_.size() || (views_[block].flags & kFixed) != 0) return false;
-  if (views_[block].position + MRI_BLOCK_TOKENS > settled_tokens_) return false;
+  if (block == views_.size() || (views_[block].flags & kFixed) != 0 || !is_settled(block))
+    return false;
+  try {
+    return move_block(block, action);
+  } catch (const std::exception& e) {
+    store_.host().log(MRI_LOG_WARNING, "the block of tokens from " +
+                                           std::to_string(views_[block].position) +
+                                           " stays in its tier: " + e.what());
+    return false;
+  }
+}
+
+bool KvCache::move_block(size_t block, const mri_tier_action& action) {
   switch (action.what) {
     case MRI_TIER_DEMOTE:
       return action.tier == MRI_TIER_WARM ? demote_to_warm(block)
@@ -107,6 +137,7 @@ bool KvCache::run_action(const mri_tier_action& action) {
     case MRI_TIER_PROMOTE:
       return promote(block, action.tier);
     case MRI_TIER_EVICT: {
+      if (tears_summary(block, block, block + 1)) return false;
       Evicted evicted;
       evict_block(block, evicted);
       ++epoch_;
@@ -128,7 +159,11 @@ bool KvCache::demote_to_warm(size_t block) {
   // Under pressure the last bytes of the budget may be missing: the hot copy then makes room for
   // its own smaller self.
   std::vector<uint8_t> aside;
-  if (!body) aside.resize(store_.warm_block_bytes());
+  if (body) {
+    std::memset(body.data(), 0, body.size());  // a quantizer may not write all of it
+  } else {
+    aside.resize(store_.warm_block_bytes());
+  }
   uint8_t* out = body ? body.data() : aside.data();
   const uint32_t heads = store_.options().n_kv_heads, dim = store_.options().head_dim;
   store_.host().parallel_for(store_.pages(), [&](uint64_t page, uint32_t) {
@@ -143,11 +178,8 @@ bool KvCache::demote_to_warm(size_t block) {
                        out + page * store_.warm_page_bytes());
   });
   if (!body) {
-    blocks_[block].body = PoolMemory();
-    body = allocate(store_.warm_block_bytes());
-    if (!body)
-      throw mri::Error(MRI_E_NOMEM,
-                       "KV memory: no room for a compressed block in place of the plain one");
+    body = store_.pool().exchange(blocks_[block].body, aside.size());
+    if (!body) return false;
     std::copy(aside.begin(), aside.end(), body.data());
   }
   blocks_[block].body = std::move(body);
@@ -161,10 +193,7 @@ bool KvCache::demote_to_cold(size_t block) {
   if (views_[block].tier != MRI_TIER_WARM) return false;
   if (store_.backing().kind() == BackingKind::kNone) {
     if (views_[block].segment == UINT32_MAX) return false;  // nothing would stand for its tokens
-    blocks_[block].index = PoolMemory();
-    blocks_[block].body = PoolMemory();
-    views_[block].body = nullptr;
-    views_[block].index_layer_stride = views_[block].index_head_stride = 0;
+    forget_pages(block);
     views_[block].flags |= MRI_BLOCK_EVICTED;
     views_[block].tier = MRI_TIER_COLD;
     return true;

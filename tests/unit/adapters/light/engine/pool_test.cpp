@@ -36,6 +36,51 @@ TEST(PoolTest, GivesASparePieceAgain) {
   EXPECT_EQ(pool.used_bytes(), 0u);
 }
 
+TEST(PoolTest, ChargesAnAccountBesideItself) {
+  Pool pool(1000, 0);
+  PoolAccount account{500, 0};
+  PoolMemory a = pool.allocate(400, &account);
+  ASSERT_TRUE(a);
+  EXPECT_FALSE(pool.allocate(101, &account));
+  PoolMemory b = pool.allocate(100, &account);
+  EXPECT_TRUE(b);
+  EXPECT_EQ(account.used_bytes, 500u);
+  a = PoolMemory();
+  EXPECT_EQ(account.used_bytes, 100u);
+  EXPECT_TRUE(pool.allocate(900));
+}
+
+TEST(PoolTest, ExchangesAPieceInAFullBudget) {
+  Pool pool(1000, 0);
+  PoolAccount account{1000, 0};
+  PoolMemory old = pool.allocate(1000, &account);
+  EXPECT_FALSE(pool.exchange(old, 1001));
+  ASSERT_TRUE(old);
+  PoolMemory smaller = pool.exchange(old, 300);
+  ASSERT_TRUE(smaller);
+  EXPECT_FALSE(old);
+  EXPECT_EQ(smaller.size(), 300u);
+  EXPECT_EQ(pool.used_bytes(), 300u);
+  EXPECT_EQ(account.used_bytes, 300u);
+  smaller = PoolMemory();
+  EXPECT_EQ(pool.used_bytes(), 0u);
+  EXPECT_EQ(account.used_bytes, 0u);
+}
+
+TEST(PoolTest, SparePiecesCountAgainstTheBudget) {
+  Pool pool(10000, 1 << 20);
+  pool.allocate(4000);  // given back at once: spare now
+  EXPECT_EQ(pool.owned_bytes(), 4000u);
+  const PoolMemory large = pool.allocate(8000);
+  ASSERT_TRUE(large);
+  EXPECT_EQ(pool.owned_bytes(), 8000u);
+}
+
+TEST(PoolTest, GivesNoMemoryForNothing) {
+  Pool pool(0, 0);
+  EXPECT_FALSE(pool.allocate(0));
+}
+
 TEST(PoolTest, MovedFromMemoryIsEmpty) {
   Pool pool(0, 0);
   PoolMemory a = pool.allocate(100);
