@@ -21,9 +21,11 @@ namespace {
 // context then grows by make no difference at such lengths.
 constexpr uint64_t kReadOnceAbove = 4096;
 
+constexpr double kPeakSeconds = 0.5;  // for each of the machine's peaks
+
 struct Request {
   uint64_t n_prompt, n_decode, n_rounds;
-  uint32_t n_threads;  // never 0
+  uint32_t n_threads;
   bool against_peer;
   std::vector<std::string> kv_types;
   std::vector<std::string> paths;
@@ -74,6 +76,10 @@ absl::StatusOr<Subject> examine(const Profile& profile, const Request& request) 
   absl::StatusOr<std::string> path = profile.path("model", "path");
   if (!path.ok()) return path.status();
   if (request.against_peer) {
+    if (path->empty()) {
+      return absl::InvalidArgumentError(
+          "found no model file; expected a GGUF file in model.path or VARVE_MODEL, for llama.cpp");
+    }
     try {
       const uint64_t n_found = light::Tokenizer(*path, "").vocab_size();
       if (n_found != model->info.vocab_size) {
@@ -303,8 +309,7 @@ std::vector<std::string> profile_arguments(const CommandLine& line) {
   return arguments;
 }
 
-absl::StatusOr<Request> read_request(const CommandLine& line, const Profile& profile,
-                                     const Machine& machine) {
+absl::StatusOr<Request> read_request(const CommandLine& line, const Profile& profile) {
   Request request{line.get<uint64_t>("prompt-tokens"),
                   line.get<uint64_t>("decode-tokens"),
                   line.get<uint64_t>("rounds"),
@@ -315,7 +320,6 @@ absl::StatusOr<Request> read_request(const CommandLine& line, const Profile& pro
                   profile_arguments(line)};
   if (request.n_threads == 0)
     request.n_threads = static_cast<uint32_t>(profile.integer("runtime", "threads"));
-  if (request.n_threads == 0) request.n_threads = machine.n_cores;
   const auto& kv = line.get<std::string>("peer-kv");
   if (kv != "auto") request.kv_types = {kv};
   if (kv != "auto" && kv != "f16" && kv != "q8_0")
@@ -359,13 +363,13 @@ int cmd_bench(const Arguments& arguments) {
   if (const std::optional<int> done = line.parse(arguments)) return *done;
   const absl::StatusOr<Profile> profile = line.profile();
   if (!profile.ok()) return report(profile.status(), kExitUsage);
-  constexpr double kPeakSeconds = 0.5;
-  const Machine machine = measure_machine(kPeakSeconds);
-  const absl::StatusOr<Request> request = read_request(line, *profile, machine);
+  absl::StatusOr<Request> request = read_request(line, *profile);
   if (!request.ok()) return line.usage_error(std::string(request.status().message()));
   static_cast<void>(catch_interrupts());
   const absl::StatusOr<Subject> subject = examine(*profile, *request);
   if (!subject.ok()) return report(subject.status(), kExitFailure);
+  const Machine machine = measure_machine(kPeakSeconds);
+  if (request->n_threads == 0) request->n_threads = machine.n_cores;
   const absl::StatusOr<Outcome> outcome = measure(*subject, *request);
   if (!outcome.ok()) return report(outcome.status(), kExitFailure);
   const Shares shares = shares_of(*profile, *subject, *request, outcome->varve, machine);

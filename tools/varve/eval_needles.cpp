@@ -48,6 +48,8 @@ absl::Status append(const Text& text, std::string_view piece, bool special,
   return absl::OkStatus();
 }
 
+std::string inserted(const Needle& needle) { return absl::StrCat("\n\n", needle.sentence, "\n\n"); }
+
 }  // namespace
 
 std::array<Needle, kNeedlesPerText> make_needles(uint64_t text, uint64_t n_texts) {
@@ -69,24 +71,6 @@ std::array<Needle, kNeedlesPerText> make_needles(uint64_t text, uint64_t n_texts
     needle.depth = (static_cast<double>(i) + shift) / kNeedlesPerText;
   }
   return needles;
-}
-
-std::string leading_digits(std::string_view answer, bool* is_complete) {
-  const size_t first = answer.find_first_of("0123456789");
-  *is_complete = false;
-  if (first == std::string_view::npos) return "";
-  const std::string_view rest = answer.substr(first);
-  const size_t end = rest.find_first_not_of("0123456789");
-  *is_complete = end != std::string_view::npos || rest.size() >= kNeedleDigits;
-  return std::string(rest.substr(0, std::min(end, kNeedleDigits)));
-}
-
-size_t digits_right(std::string_view answer, std::string_view digits) {
-  bool is_complete = false;
-  const std::string found = leading_digits(answer, &is_complete);
-  size_t n = 0;
-  for (size_t i = 0; i < std::min(found.size(), digits.size()); ++i) n += found[i] == digits[i];
-  return n;
 }
 
 absl::StatusOr<ChatFrame> chat_frame(const Text& text, const std::string& system_prompt) {
@@ -131,6 +115,45 @@ absl::StatusOr<std::vector<int32_t>> question_tokens(const Text& text, const Cha
   return tokens;
 }
 
+absl::StatusOr<NumberTokens> number_tokens(const Text& text, const Needle& needle) {
+  const absl::StatusOr<std::vector<int32_t>> all =
+      text.tokenize(absl::StrCat(" ", needle.digits), false, false);
+  if (!all.ok()) return all.status();
+  NumberTokens number;
+  for (const int32_t token : *all) {
+    const absl::StatusOr<std::string> piece = text.detokenize({&token, 1});
+    if (!piece.ok()) return piece.status();
+    const auto n = static_cast<size_t>(std::count_if(piece->begin(), piece->end(), [](char c) {
+      return std::isdigit(static_cast<unsigned char>(c)) != 0;
+    }));
+    if (n == 0) {
+      number.lead.push_back(token);
+    } else {
+      number.digits.push_back(token);
+      number.n_digits.push_back(n);
+    }
+  }
+  return number;
+}
+
+absl::StatusOr<uint64_t> needle_tokens(const Text& text, const ChatFrame& frame,
+                                       const std::array<Needle, kNeedlesPerText>& needles) {
+  uint64_t n = 0;
+  for (const Needle& needle : needles) {
+    std::vector<int32_t> sentence;
+    const absl::Status status = append(text, inserted(needle), false, sentence);
+    if (!status.ok()) return status;
+    // Not the first question: the longer of its two forms.
+    const absl::StatusOr<std::vector<int32_t>> question =
+        question_tokens(text, frame, needle, false);
+    if (!question.ok()) return question.status();
+    const absl::StatusOr<NumberTokens> number = number_tokens(text, needle);
+    if (!number.ok()) return number.status();
+    n += sentence.size() + question->size() + number->lead.size() + number->digits.size();
+  }
+  return n;
+}
+
 absl::StatusOr<std::vector<int32_t>> hide(const Text& text, const std::vector<int32_t>& filler,
                                           const std::array<Needle, kNeedlesPerText>& needles) {
   std::vector<int32_t> tokens;
@@ -147,8 +170,7 @@ absl::StatusOr<std::vector<int32_t>> hide(const Text& text, const std::vector<in
     tokens.insert(tokens.end(), filler.begin() + static_cast<ptrdiff_t>(done),
                   filler.begin() + static_cast<ptrdiff_t>(at));
     done = at;
-    const absl::Status status =
-        append(text, absl::StrCat("\n\n", needle.sentence, "\n\n"), false, tokens);
+    const absl::Status status = append(text, inserted(needle), false, tokens);
     if (!status.ok()) return status;
   }
   tokens.insert(tokens.end(), filler.begin() + static_cast<ptrdiff_t>(done), filler.end());

@@ -27,12 +27,6 @@ struct Needle {
 // to 1 evenly. Always the same for the same numbers; two texts share no value.
 std::array<Needle, kNeedlesPerText> make_needles(uint64_t text, uint64_t n_texts);
 
-// How many of the needle's digits `answer` gives at their places: it is read from its first digit
-// to the next character that is not one.
-size_t digits_right(std::string_view answer, std::string_view digits);
-// The digits of `answer` that count so far, and whether more may follow.
-std::string leading_digits(std::string_view answer, bool* is_complete);
-
 // What stands between the parts of a chat that asks about one text again and again.
 struct ChatFrame {
   std::vector<int32_t> before_text;     // up to the text
@@ -44,6 +38,18 @@ absl::StatusOr<ChatFrame> chat_frame(const Text& text, const std::string& system
 // What follows the text, or the last answer: the question and the beginning of its answer.
 absl::StatusOr<std::vector<int32_t>> question_tokens(const Text& text, const ChatFrame& frame,
                                                      const Needle& needle, bool is_first);
+
+// The needle's number as it follows its stem: tokens that stand before its digits, and those that
+// hold them.
+struct NumberTokens {
+  std::vector<int32_t> lead, digits;
+  std::vector<size_t> n_digits;  // in each of `digits`; kNeedleDigits together
+};
+absl::StatusOr<NumberTokens> number_tokens(const Text& text, const Needle& needle);
+
+// Tokens that the needles add to a text, and that asking for all of them takes.
+absl::StatusOr<uint64_t> needle_tokens(const Text& text, const ChatFrame& frame,
+                                       const std::array<Needle, kNeedlesPerText>& needles);
 
 // `filler` with each needle as a sentence of its own, after the first end of a sentence at or
 // behind its depth.
