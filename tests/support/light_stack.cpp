@@ -23,7 +23,7 @@ mri_error empty_error() {
 
 LightStack::LightStack(const LightStackOptions& options) : threads_(options.threads) {
   StackSpec spec;
-  spec.plugin_directories = {VARVE_TEST_PLUGIN_DIRECTORY};
+  spec.plugin_directories = {VARVE_PLUGIN_DIRECTORY, VARVE_TEST_PLUGIN_DIRECTORY};
   spec.services.threads = &threads_;
   Params runtime = options.runtime_params;
   runtime.emplace_back("model_path", Value(options.model_path));
