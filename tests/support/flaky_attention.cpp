@@ -1,4 +1,4 @@
-// Dense attention whose first `failures` plans of a prompt's later chunks fail.
+// Dense attention whose first `failures` plans at or behind `from_position` fail.
 #include <atomic>
 #include <cstring>
 
@@ -9,15 +9,18 @@ namespace {
 
 constexpr mri_param_desc kParams[] = {
     mri::param_int("failures", 1, 0, 1000, "plans that fail"),
+    mri::param_int("from_position", 1, 0, 1 << 20, "first position of the queries that fail"),
 };
 
 class Flaky {
  public:
   Flaky(mri::Host host, const mri::Params& params)
-      : host_(host), left_(params.get<int>("failures")) {}
+      : host_(host),
+        left_(params.get<int>("failures")),
+        from_(params.get<uint32_t>("from_position")) {}
 
   mri_status plan(const mri_attn_req& req, mri_attn_plan& plan) {
-    if (req.seqs[0].position > 0 && left_.fetch_sub(1) > 0)
+    if (req.seqs[0].position >= from_ && left_.fetch_sub(1) > 0)
       throw mri::Error(MRI_E_DEVICE, "flaky: failing as asked");
     mri::Writer<mri_attn_item> items(plan.items, plan.items_capacity, &plan.n_items);
     mri::Writer<mri_attn_entry> entries(plan.entries, plan.entries_capacity, &plan.n_entries);
@@ -53,6 +56,7 @@ class Flaky {
  private:
   mri::Host host_;
   std::atomic<int> left_;
+  const uint32_t from_;
 };
 
 }  // namespace
