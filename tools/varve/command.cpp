@@ -131,7 +131,7 @@ std::string bytes_text(uint64_t bytes) {
     amount /= 1024;
     ++unit;
   }
-  return absl::StrFormat(unit == 0 ? "%.0f %s" : "%.1f %s", amount, kUnits[unit]);
+  return absl::StrFormat("%.*f %s", unit == 0 ? 0 : 1, amount, kUnits[unit]);
 }
 
 std::string count_text(uint64_t n) {
