@@ -16,7 +16,12 @@ constexpr int32_t kSegmentBlocks = MRI_SEGMENT_TOKENS / MRI_BLOCK_TOKENS;
 // Pages of one call. Bodies that no kernel knows are decoded into `decoded`, which grows before any
 // pointer into it is taken.
 struct PageList {
+  struct Foreign {
+    size_t page;     // in pages
+    uint32_t block;  // of the sequence
+  };
   std::vector<kernels::KvPage> pages;
+  std::vector<Foreign> foreign;
   std::vector<uint8_t> decoded;
   std::vector<float> scratch;
 };
@@ -24,6 +29,7 @@ struct PageList {
 PageList& page_list() {
   thread_local PageList list;
   list.pages.clear();
+  list.foreign.clear();
   return list;
 }
 
@@ -66,6 +72,7 @@ void add_block(const mri_attn_req& req, const mri_attn_item& item, uint32_t bloc
                float log_weight, PageList& list) {
   const mri_kv_block& view = req.seqs[item.seq].blocks[block];
   if (view.live_mask == 0 || view.body == nullptr) return;
+  if (view.format >= MRI_KV_CUSTOM) list.foreign.push_back({list.pages.size(), block});
   list.pages.push_back({page_index(view, req.layer, item.kv_head),
                         page_body(view, req.layer, item.kv_head), nullptr, view.live_mask,
                         static_cast<kernels::KvFormat>(view.format), distance, log_weight});
@@ -101,26 +108,20 @@ bool add_entry(const mri_attn_req& req, const mri_attn_item& item, const mri_att
 
 // Replaces bodies in a format that only the stack's quantizer knows by f32 ones.
 void decode_foreign(const mri_attn_req& req, const mri_attn_item& item, PageList& list) {
+  if (list.foreign.empty()) return;
   const KvStore& store = *static_cast<const AttentionRuntime*>(req.runtime)->store;
-  size_t n_foreign = 0;
-  for (const kernels::KvPage& page : list.pages)
-    n_foreign += static_cast<uint32_t>(page.format) >= MRI_KV_CUSTOM;
-  if (n_foreign == 0) return;
+  const mri_kv_block* blocks = req.seqs[item.seq].blocks;
   const size_t dim = req.head_dim;
   const size_t bytes = kernels::body_bytes(kernels::KvFormat::kF32, dim);
-  list.decoded.resize(n_foreign * bytes);
+  list.decoded.resize(list.foreign.size() * bytes);
   list.scratch.resize(2 * MRI_BLOCK_TOKENS * dim);
   float* k = list.scratch.data();
   float* v = k + MRI_BLOCK_TOKENS * dim;
   uint8_t* out = list.decoded.data();
-  for (kernels::KvPage& page : list.pages) {
-    if (static_cast<uint32_t>(page.format) < MRI_KV_CUSTOM) continue;
-    mri_kv_block view{};  // its strides are 0: every page of it is this one
-    view.index = page.index;
-    view.body = page.body;
-    view.format = static_cast<uint32_t>(page.format);
-    view.live_mask = page.live_mask;
-    store.decode(view, req.layer, item.kv_head, k, v);
+  for (const PageList::Foreign& foreign : list.foreign) {
+    const mri_kv_block* block = blocks + foreign.block;
+    store.decode(*block, foreign.block > 0 ? block - 1 : nullptr, req.layer, item.kv_head, k, v);
+    kernels::KvPage& page = list.pages[foreign.page];
     kernels::cpu::encode(kernels::KvFormat::kF32, k, v, dim, page.index, out);
     page.body = out;
     page.format = kernels::KvFormat::kF32;

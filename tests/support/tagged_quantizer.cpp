@@ -19,7 +19,7 @@ class Tagged {
   }
 
   void encode(const mri_quant_encode_req& req) const {
-    const uint32_t tag = tag_of(req.layer, req.kv_head);
+    const uint32_t tag = tag_of(req.layer, req.kv_head, req.previous_body != nullptr);
     std::memcpy(req.body, &tag, sizeof(tag));
     std::memcpy(req.body + sizeof(tag), req.k, plane(req.head_dim));
     std::memcpy(req.body + sizeof(tag) + plane(req.head_dim), req.v, plane(req.head_dim));
@@ -28,7 +28,11 @@ class Tagged {
   void decode(const mri_quant_decode_req& req) const {
     uint32_t tag = 0;
     std::memcpy(&tag, req.body, sizeof(tag));
-    if (tag != tag_of(req.layer, req.kv_head)) {
+    uint32_t before = 0;
+    const bool chained = req.previous_body != nullptr;
+    if (chained) std::memcpy(&before, req.previous_body, sizeof(before));
+    if (tag != tag_of(req.layer, req.kv_head, chained) ||
+        (chained && before / 2 != tag_of(req.layer, req.kv_head, false) / 2)) {
       throw mri::Error(MRI_E_ARG, "tagged: this page is not of layer " + std::to_string(req.layer) +
                                       ", head " + std::to_string(req.kv_head));
     }
@@ -39,7 +43,9 @@ class Tagged {
 
  private:
   static size_t plane(uint32_t head_dim) { return MRI_BLOCK_TOKENS * head_dim * sizeof(float); }
-  static uint32_t tag_of(uint32_t layer, uint32_t kv_head) { return 1000 * layer + kv_head + 7; }
+  static uint32_t tag_of(uint32_t layer, uint32_t kv_head, bool chained) {
+    return 2 * (1000 * layer + kv_head + 7) + (chained ? 1 : 0);
+  }
 };
 
 constexpr mri_param_desc kParams[] = {mri::param_bool("unused", false, "nothing")};

@@ -193,7 +193,7 @@ void KvCache::append_rows(uint32_t layer, uint32_t kv_head, mri_kv_block& view, 
 void KvCache::make_page_index(uint32_t layer, uint32_t kv_head, mri_kv_block& view) {
   thread_local std::vector<float> keys;
   keys.resize(MRI_BLOCK_TOKENS * store_.options().head_dim);
-  store_.decode(view, layer, kv_head, keys.data(), nullptr);
+  store_.decode(view, nullptr, layer, kv_head, keys.data(), nullptr);
   kernels::cpu::make_index(keys.data(), view.live_mask, store_.options().head_dim,
                            const_cast<uint8_t*>(page_index(view, layer, kv_head)));
 }

@@ -84,6 +84,9 @@ class KvCache {
                    uint32_t n, const float* k, const float* v);
   void make_page_index(uint32_t layer, uint32_t kv_head, mri_kv_block& view);
 
+  const mri_kv_block* before(size_t block) const {
+    return block > 0 ? &views_[block - 1] : nullptr;
+  }
   bool is_settled(size_t block) const;
   std::vector<mri_tier_action> ask_policy(uint32_t why, uint64_t wanted_bytes) const;
   bool run_action(const mri_tier_action& action);

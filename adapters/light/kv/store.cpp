@@ -64,8 +64,14 @@ KvStore::KvStore(const KvStoreOptions& options, const mri::Host& host, const mri
                                        warm_block_bytes(), options.backing_limit_bytes);
 }
 
-void KvStore::decode(const mri_kv_block& block, uint32_t layer, uint32_t kv_head, float* k,
-                     float* v) const {
+// By the quantizer, and readable now.
+bool KvStore::is_encoded(const mri_kv_block* block) const {
+  return block != nullptr && block->tier != MRI_TIER_HOT && block->body != nullptr &&
+         block->format == warm_format_;
+}
+
+void KvStore::decode(const mri_kv_block& block, const mri_kv_block* previous, uint32_t layer,
+                     uint32_t kv_head, float* k, float* v) const {
   const uint8_t* index = page_index(block, layer, kv_head);
   const uint8_t* body = page_body(block, layer, kv_head);
   if (block.format < MRI_KV_CUSTOM) {
@@ -77,6 +83,10 @@ void KvStore::decode(const mri_kv_block& block, uint32_t layer, uint32_t kv_head
   req.hdr.struct_size = sizeof(req);
   req.index = index;
   req.body = body;
+  if (is_encoded(previous)) {
+    req.previous_index = page_index(*previous, layer, kv_head);
+    req.previous_body = page_body(*previous, layer, kv_head);
+  }
   req.k = k;
   req.v = v;
   req.head_dim = options_.head_dim;
@@ -88,16 +98,21 @@ void KvStore::decode(const mri_kv_block& block, uint32_t layer, uint32_t kv_head
   check_plugin_call(quantizer.table->decode(quantizer.self, &req, &err), err, "quantizer");
 }
 
-void KvStore::encode_warm(const float* k, const float* v, const uint8_t* index, uint32_t live_mask,
-                          uint32_t layer, uint32_t kv_head, uint8_t* body) const {
+void KvStore::encode_warm(const float* k, const float* v, const mri_kv_block& block,
+                          const mri_kv_block* previous, uint32_t layer, uint32_t kv_head,
+                          uint8_t* body) const {
   mri_quant_encode_req req{};
   req.hdr.struct_size = sizeof(req);
   req.k = k;
   req.v = v;
-  req.index = index;
+  req.index = page_index(block, layer, kv_head);
   req.body = body;
+  if (is_encoded(previous)) {
+    req.previous_index = page_index(*previous, layer, kv_head);
+    req.previous_body = page_body(*previous, layer, kv_head);
+  }
   req.head_dim = options_.head_dim;
-  req.live_mask = live_mask;
+  req.live_mask = block.live_mask;
   req.layer = layer;
   req.kv_head = kv_head;
   mri_error err{};

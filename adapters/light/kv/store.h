@@ -51,18 +51,22 @@ class KvStore {
   uint32_t warm_format() const { return warm_format_; }
   bool has_quantizer() const { return static_cast<bool>(quantizer); }
 
-  // One page to f32 [32][head_dim]; any format. k or v may be null. Throws mri::Error.
-  void decode(const mri_kv_block& block, uint32_t layer, uint32_t kv_head, float* k,
-              float* v) const;
-  // Encodes one page from f32 into the warm format. Throws mri::Error.
-  void encode_warm(const float* k, const float* v, const uint8_t* index, uint32_t live_mask,
-                   uint32_t layer, uint32_t kv_head, uint8_t* body) const;
+  // One page to f32 [32][head_dim]; any format. k or v may be null. `previous` is the block before,
+  // or null; a quantizer may look at it. Throws mri::Error.
+  void decode(const mri_kv_block& block, const mri_kv_block* previous, uint32_t layer,
+              uint32_t kv_head, float* k, float* v) const;
+  // Encodes one page of `block` from f32 into the warm format. Throws mri::Error.
+  void encode_warm(const float* k, const float* v, const mri_kv_block& block,
+                   const mri_kv_block* previous, uint32_t layer, uint32_t kv_head,
+                   uint8_t* body) const;
 
   mri::Peer<mri_kv_tier_v1> tier;
   mri::Peer<mri_quantizer_v1> quantizer;
   mri::Peer<mri_summary_v1> summary;
 
  private:
+  bool is_encoded(const mri_kv_block* block) const;
+
   KvStoreOptions options_;
   mri::Host host_;
   const mri_rope* rope_;

@@ -62,9 +62,10 @@ void KvCache::gather_segment(size_t segment, uint32_t layer, uint32_t kv_head,
   k.clear();
   v.clear();
   for (size_t j = 0; j < kSegmentBlocks; ++j) {
-    const mri_kv_block& view = views_[segment * kSegmentBlocks + j];
+    const size_t block = segment * kSegmentBlocks + j;
+    const mri_kv_block& view = views_[block];
     if ((view.flags & (MRI_BLOCK_SINK | MRI_BLOCK_PINNED | MRI_BLOCK_EVICTED)) != 0) continue;
-    store_.decode(view, layer, kv_head, keys, values);
+    store_.decode(view, before(block), layer, kv_head, keys, values);
     const float* cos = rope.coarse_cos + j * half;
     const float* sin = rope.coarse_sin + j * half;
     for (uint32_t t = 0; t < MRI_BLOCK_TOKENS; ++t) {

@@ -173,8 +173,8 @@ bool KvCache::demote_to_warm(size_t block) {
     float* v = k + MRI_BLOCK_TOKENS * dim;
     const auto layer = static_cast<uint32_t>(page / heads),
                head = static_cast<uint32_t>(page % heads);
-    store_.decode(view, layer, head, k, v);
-    store_.encode_warm(k, v, page_index(view, layer, head), view.live_mask, layer, head,
+    store_.decode(view, nullptr, layer, head, k, v);
+    store_.encode_warm(k, v, view, before(block), layer, head,
                        out + page * store_.warm_page_bytes());
   });
   if (!body) {

@@ -159,6 +159,20 @@ TEST_F(CacheTest, CountsReadsOfColdBlocks) {
   EXPECT_EQ(store().backing().used_bytes(), store().warm_block_bytes());  // block 2
 }
 
+TEST_F(CacheTest, AQuantizerSeesThePageBefore) {
+  demote_all(MRI_TIER_WARM);
+  KvCache cache(store(), 0, {});
+  write(cache, 3 * kBlock);
+  cache.apply_policy(MRI_TIER_WHY_APPEND, 0);
+  constexpr size_t kPages = kLayers * kHeads;
+  ASSERT_EQ(double_.previous_bodies.size(), 2 * kPages);
+  for (size_t page = 0; page < kPages; ++page) {
+    EXPECT_EQ(double_.previous_bodies[page], nullptr);  // the sinks before it are not encoded
+    EXPECT_EQ(double_.previous_bodies[kPages + page],
+              cache.blocks()[1].body + page * store().warm_page_bytes());
+  }
+}
+
 TEST_F(CacheTest, PinnedRanges) {
   const mri_token_range ranges[] = {{40, UINT64_MAX}, {5, 0}};
   const KvCache cold(store(), 0, std::span(ranges, 2));

@@ -23,6 +23,7 @@ struct PolicyDouble {
   uint32_t format = MRI_KV_INT8;
   uint64_t body_bytes = 0;  // 0: right for the format
   mri_status encode_status = MRI_OK;
+  std::vector<const uint8_t*> previous_bodies;  // one per encoded page
   uint32_t pairs_max = 0;
   std::function<void(const mri_summary_make_req&, mri_summary_make_rsp&)> make;
   int n_made = 0;
@@ -56,6 +57,7 @@ struct PolicyDouble {
   static mri_status encode_call(void* self, const mri_quant_encode_req* req, mri_error*) {
     kernels::cpu::encode(kernels::KvFormat::kInt8, req->k, req->v, req->head_dim, req->index,
                          req->body);
+    of(self).previous_bodies.push_back(req->previous_body);
     return of(self).encode_status;
   }
   static mri_status decode_call(void*, const mri_quant_decode_req* req, mri_error*) {
