@@ -56,7 +56,9 @@ struct Engine::Context {
 
   KvCache cache;
   const uint64_t max_tokens;
-  bool leased = false;            // guarded by Engine::mutex_
+  // Whose turn it is, and the next number to draw; first come, first served, so that an eviction
+  // is not starved by steps. Guarded by Engine::mutex_.
+  uint64_t turn = 0, next_turn = 0;
   bool summary_is_legal = false;  // guarded by the lease
 };
 
@@ -66,14 +68,22 @@ class Engine::Lease {
  public:
   Lease(Engine& engine, uint64_t ctx) : engine_(engine), ctx_(ctx) {
     engine_.mutex_.lock();
-    for (;;) {
-      const auto at = engine_.contexts_.find(ctx);
-      context_ = at == engine_.contexts_.end() ? nullptr : at->second.get();
-      if (context_ == nullptr || !context_->leased) break;
+    Context* context = find();
+    const uint64_t mine = context != nullptr ? context->next_turn++ : 0;
+    while (context != nullptr && context->turn != mine) {
       engine_.returned_.wait(engine_.mutex_);
+      context = find();
     }
-    if (context_ != nullptr) context_->leased = true;
+    context_ = context;
     engine_.mutex_.unlock();
+  }
+  // A new context, which nobody else can have before this lease ends.
+  Lease(Engine& engine, std::unique_ptr<Context> context)
+      : engine_(engine), context_(context.get()) {
+    MutexLock lock(engine.mutex_);
+    context->next_turn = 1;
+    ctx_ = engine.next_ctx_++;
+    engine.contexts_.emplace(ctx_, std::move(context));
   }
   Lease(Lease&& other) noexcept
       : engine_(other.engine_), ctx_(other.ctx_), context_(other.context_) {
@@ -97,7 +107,7 @@ class Engine::Lease {
     std::unique_ptr<Context> gone;
     {
       MutexLock lock(engine_.mutex_);
-      context_->leased = false;
+      ++context_->turn;
       if (remove) {
         const auto at = engine_.contexts_.find(ctx_);
         gone = std::move(at->second);
@@ -109,8 +119,13 @@ class Engine::Lease {
   }
 
  private:
+  Context* find() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(engine_.mutex_) {
+    const auto at = engine_.contexts_.find(ctx_);
+    return at == engine_.contexts_.end() ? nullptr : at->second.get();
+  }
+
   Engine& engine_;
-  const uint64_t ctx_;
+  uint64_t ctx_ = 0;
   Context* context_ = nullptr;
 };
 
@@ -165,15 +180,8 @@ void Engine::init_context(const mri_init_req& req, mri_init_rsp& rsp) {
   }
   if (req.n_pinned > 0 && req.pinned == nullptr)
     throw mri::Error(MRI_E_ARG, "pinned: null pointer");
-  auto context = std::make_unique<Context>(*store_, req.budget_bytes,
-                                           std::span(req.pinned, req.n_pinned), limit);
-  uint64_t ctx = 0;
-  {
-    MutexLock lock(mutex_);
-    ctx = next_ctx_++;
-    contexts_.emplace(ctx, std::move(context));
-  }
-  Lease lease(*this, ctx);
+  Lease lease(*this, std::make_unique<Context>(*store_, req.budget_bytes,
+                                               std::span(req.pinned, req.n_pinned), limit));
   try {
     prefill(*lease, req, rsp);
   } catch (...) {
@@ -181,7 +189,7 @@ void Engine::init_context(const mri_init_req& req, mri_init_rsp& rsp) {
     throw;
   }
   (*lease).summary_is_legal = true;
-  rsp.ctx = ctx;
+  rsp.ctx = lease.ctx();
   rsp.usage = (*lease).cache.usage();
 }
 

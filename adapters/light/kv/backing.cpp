@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -44,7 +45,7 @@ Backing::Backing(BackingKind kind, std::string directory, size_t slot_bytes, uin
 
 Backing::~Backing() {
   MutexLock lock(mutex_);
-  for (const Extent& extent : extents_) munmap(extent.base, slot_stride_ * kSlotsPerExtent);
+  for (const auto& [base, offset] : extents_) munmap(base, slot_stride_ * kSlotsPerExtent);
   if (file_ >= 0) close(file_);
 }
 
@@ -68,7 +69,7 @@ void Backing::grow() {
   if (base == MAP_FAILED)
     throw mri::Error(MRI_E_NOMEM,
                      "backing: cannot map " + std::to_string(bytes) + " bytes: " + reason());
-  extents_.push_back({static_cast<uint8_t*>(base), offset});
+  extents_.emplace(static_cast<uint8_t*>(base), offset);
   for (size_t i = kSlotsPerExtent; i-- > 0;)
     free_.push_back(static_cast<uint8_t*>(base) + i * slot_stride_);
 }
@@ -87,11 +88,10 @@ const uint8_t* Backing::put(const uint8_t* data) {
     slot = free_.back();
     free_.pop_back();
     used_bytes_ += slot_bytes_;
-    for (const Extent& extent : extents_) {
-      if (slot >= extent.base && slot < extent.base + slot_stride_ * kSlotsPerExtent) {
-        offset = extent.file_offset + static_cast<uint64_t>(slot - extent.base);
-      }
-    }
+    // The extent with the largest base that is not behind the slot.
+    const auto after = extents_.upper_bound(slot);
+    const auto& [base, file_offset] = *std::prev(after);
+    offset = file_offset + static_cast<uint64_t>(slot - base);
   }
   if (kind_ == BackingKind::kRam) {
     std::memcpy(slot, data, slot_bytes_);
@@ -112,6 +112,8 @@ const uint8_t* Backing::put(const uint8_t* data) {
 }
 
 void Backing::release(const uint8_t* slot) {
+  // What many contexts once needed is not kept from the machine for ever.
+  if (kind_ == BackingKind::kRam) madvise(const_cast<uint8_t*>(slot), slot_stride_, MADV_DONTNEED);
   MutexLock lock(mutex_);
   free_.push_back(const_cast<uint8_t*>(slot));
   used_bytes_ -= slot_bytes_;

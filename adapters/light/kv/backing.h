@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -40,11 +42,6 @@ class Backing {
   uint64_t used_bytes() const;
 
  private:
-  struct Extent {
-    uint8_t* base;
-    uint64_t file_offset;
-  };
-
   void grow() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const BackingKind kind_;
@@ -54,7 +51,7 @@ class Backing {
   const uint64_t limit_bytes_;
   int file_ = -1;
   mutable Mutex mutex_;
-  std::vector<Extent> extents_ ABSL_GUARDED_BY(mutex_);
+  std::map<uint8_t*, uint64_t, std::less<>> extents_ ABSL_GUARDED_BY(mutex_);
   std::vector<uint8_t*> free_ ABSL_GUARDED_BY(mutex_);
   uint64_t used_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
 };

@@ -2,8 +2,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <vector>
 
 #include "mri/sdk/error.hpp"
@@ -46,6 +49,20 @@ TEST_P(BackingTest, SaysWhenItsLimitIsReached) {
 
 INSTANTIATE_TEST_SUITE_P(Kinds, BackingTest,
                          testing::Values(BackingKind::kRam, BackingKind::kFile));
+
+TEST(BackingTest, AReleasedSlotInRamTakesNoMemory) {
+  constexpr size_t kBytes = 64 * 4096;
+  Backing backing(BackingKind::kRam, "", kBytes, 0);
+  const uint8_t* slot = backing.put(std::vector<uint8_t>(kBytes, 1).data());
+  const auto resident = [slot] {
+    unsigned char pages[kBytes / 4096] = {};
+    EXPECT_EQ(mincore(const_cast<uint8_t*>(slot), kBytes, pages), 0);
+    return std::count_if(std::begin(pages), std::end(pages), [](auto p) { return (p & 1) != 0; });
+  };
+  EXPECT_EQ(resident(), 64);
+  backing.release(slot);
+  EXPECT_EQ(resident(), 0);
+}
 
 TEST(BackingTest, NamesADirectoryThatDoesNotExist) {
   try {

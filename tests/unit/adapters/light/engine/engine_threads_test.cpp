@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <thread>
 
@@ -56,6 +57,38 @@ TEST(EngineThreadsTest, StepsEvictionsAndReleasesAtOnce) {
   done = true;
   evictor.join();
   EXPECT_EQ(failures, 0);
+}
+
+TEST(EngineThreadsTest, AReleaseWaitsForTheStepUnderWay) {
+  TempDir folder;
+  write_gguf(tiny_model(light::Architecture::kLlama), folder.path("model.gguf"));
+  LightStackOptions options;
+  options.model_path = folder.path("model.gguf");
+  options.runtime_params = {{"max_tokens", Value(int64_t{1024})}};
+  LightStack stack(options);
+  for (uint64_t round = 0; round < 8; ++round) {
+    uint64_t ctx = 0;
+    ASSERT_EQ(stack.init(random_tokens(40, round), &ctx).status, MRI_OK);
+    std::vector<mri_status> statuses;
+    std::thread stepper([&] {
+      for (mri_status status = MRI_OK; status == MRI_OK;) {
+        const int32_t token = 7;
+        status = stack.step(ctx, std::span(&token, 1)).status;
+        statuses.push_back(status);
+      }
+    });
+    std::thread evictor([&] {
+      mri_evict_rsp rsp{};
+      while (stack.evict(ctx, {8, 4}, MRI_EVICT_TOKEN, &rsp).status == MRI_OK) {
+      }
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    stack.release(ctx);
+    stack.release(ctx);
+    stepper.join();
+    evictor.join();
+    EXPECT_EQ(statuses.back(), MRI_E_NOT_FOUND);  // neither starved nor cut short
+  }
 }
 
 }  // namespace
