@@ -27,10 +27,11 @@ void add_usage(mri_kv_usage& sum, const mri_kv_usage& part) {
 }
 
 // Within the window a model with sliding-window attention computes the same as one without; past it
-// this engine would not.
-EngineOptions within_window(const ModelConfig& config, EngineOptions options) {
+// this engine would not. A chunk larger than the longest context would only cost memory.
+EngineOptions within_limits(const ModelConfig& config, EngineOptions options) {
   if (config.sliding_window != 0)
     options.max_tokens = std::min(options.max_tokens, config.sliding_window);
+  options.chunk_tokens = std::min(options.chunk_tokens, options.max_tokens);
   return options;
 }
 
@@ -132,7 +133,7 @@ class Engine::Lease {
 Engine::Engine(std::shared_ptr<const Model> model, const EngineOptions& options,
                const mri::Host& host)
     : model_(std::move(model)),
-      options_(within_window(model_->config, options)),
+      options_(within_limits(model_->config, options)),
       host_(host),
       rope_(model_->config, options_.max_tokens) {
   options_.kv = kv_options(*model_, options.kv);

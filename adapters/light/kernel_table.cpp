@@ -1,5 +1,7 @@
 #include "adapters/light/kernel_table.h"
 
+#include <algorithm>
+#include <limits>
 #include <vector>
 
 #include "kernels/gemm.h"
@@ -201,15 +203,24 @@ void table_merge(void*, uint64_t n, uint32_t head_dim, float* o, float* lse, con
     kernels::cpu::merge(o + i * head_dim, lse + i, o2 + i * head_dim, lse2[i], head_dim);
 }
 
+// Has no status to return: a product that cannot be made is NaN, never an exception into a plugin.
 void table_matmul_nt(void*, uint64_t m, uint64_t n, uint64_t k, const float* a, const float* b,
                      float* c) {
-  kernels::GemmShape shape;
-  shape.m = m;
-  shape.n = n;
-  shape.k = shape.lda = shape.ldw = k;
-  shape.ldc = n;
-  shape.type = kernels::GemmType::kF32;
-  kernels::cpu::gemm(shape, a, b, c);
+  if (m == 0 || n == 0) return;
+  if (k == 0) {
+    std::fill_n(c, m * n, 0.0f);
+    return;
+  }
+  const mri_status status = mri::guard(nullptr, [&] {
+    kernels::GemmShape shape;
+    shape.m = m;
+    shape.n = n;
+    shape.k = shape.lda = shape.ldw = k;
+    shape.ldc = n;
+    shape.type = kernels::GemmType::kF32;
+    kernels::cpu::gemm(shape, a, b, c);
+  });
+  if (status != MRI_OK) std::fill_n(c, m * n, std::numeric_limits<float>::quiet_NaN());
 }
 
 }  // namespace

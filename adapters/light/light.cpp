@@ -55,7 +55,8 @@ class Light {
     } catch (const ModelError& e) {
       throw mri::Error(MRI_E_ARG, e.what());
     }
-    name_ = path.substr(path.find_last_of('/') + 1);
+    const auto end = path.find_last_not_of('/') + 1;  // a folder may be named with a slash
+    name_ = path.substr(0, end).substr(path.find_last_of('/', end - 1) + 1);
   }
 
   static void caps(mri_caps& caps) { caps.thread_model = 3; }
