@@ -89,6 +89,7 @@ void KvCache::set_body(size_t block, const uint8_t* body, size_t page_bytes, uin
 
 void KvCache::append(uint32_t n) {
   const uint32_t before = n_tokens_;
+  appended_ = n;
   try {
     while (n > 0) {
       const uint32_t offset = n_tokens_ % MRI_BLOCK_TOKENS;
@@ -223,7 +224,7 @@ mri_kv_usage KvCache::usage() const {
 void KvCache::note_reads(std::span<const uint32_t> blocks, uint64_t step) {
   step_ = std::max(step_ + 1, step);
   for (uint32_t block : blocks) {
-    if (blocks_[block].last_read != step_ && views_[block].tier == MRI_TIER_COLD)
+    if (blocks_[block].last_read != step_ && views_[block].tier == MRI_TIER_COLD && appended_ == 1)
       ++blocks_[block].reads;
     blocks_[block].last_read = step_;
   }

@@ -114,6 +114,7 @@ class KvCache {
   PoolAccount account_;  // outlives the blocks
   const std::vector<mri_token_range> pinned_;
   uint32_t n_tokens_ = 0;
+  uint32_t appended_ = 0;        // by the last append()
   uint32_t settled_tokens_ = 0;  // written in all layers
   size_t held_block_ = SIZE_MAX;
   bool summaries_failed_ = false;  // the plugin is not asked again for this context
