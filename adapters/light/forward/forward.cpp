@@ -35,44 +35,58 @@ Forward::Forward(const Model& model, const RopeTables& rope, const KvStore& stor
 
 Forward::~Forward() = default;
 
-std::unique_ptr<Forward::Workspace> Forward::take_workspace() {
-  MutexLock lock(mutex_);
-  if (spare_.empty()) return std::make_unique<Workspace>();
-  std::unique_ptr<Workspace> workspace = std::move(spare_.back());
-  spare_.pop_back();
-  return workspace;
-}
+// A workspace for as long as a call takes, whatever way it ends. Small and large calls have their
+// own, so that a decode does not hold the buffers of a prefill; what more than a few callers at
+// once needed is not kept.
+class Forward::Loan {
+ public:
+  Loan(Forward& forward, uint32_t rows) : forward_(forward), few_(rows <= kFewRowsMax) {
+    {
+      MutexLock lock(forward_.mutex_);
+      auto& spare = few_ ? forward_.spare_few_ : forward_.spare_many_;
+      if (!spare.empty()) {
+        workspace_ = std::move(spare.back());
+        spare.pop_back();
+      }
+    }
+    if (workspace_ == nullptr) workspace_ = std::make_unique<Workspace>();
+    workspace_->reshape(forward_.config_, forward_.products_, rows, forward_.host_.concurrency());
+  }
+  ~Loan() {
+    MutexLock lock(forward_.mutex_);
+    auto& spare = few_ ? forward_.spare_few_ : forward_.spare_many_;
+    if (spare.size() < kSpareWorkspacesMax) spare.push_back(std::move(workspace_));
+  }
+  Loan(const Loan&) = delete;
+  Loan& operator=(const Loan&) = delete;
+  Workspace& operator*() const { return *workspace_; }
 
-void Forward::give_back(std::unique_ptr<Workspace> workspace) {
-  MutexLock lock(mutex_);
-  spare_.push_back(std::move(workspace));
-}
+ private:
+  Forward& forward_;
+  const bool few_;
+  std::unique_ptr<Workspace> workspace_;
+};
 
-void Forward::warm_up(uint32_t rows) {
-  std::unique_ptr<Workspace> work = take_workspace();
-  work->reshape(config_, products_, rows, host_.concurrency());
-  give_back(std::move(work));
-}
+void Forward::warm_up(uint32_t rows) { Loan(*this, rows); }
 
 void Forward::run(std::span<const ForwardSeq> seqs, const uint32_t* cancel) {
-  std::unique_ptr<Workspace> work = take_workspace();
   uint32_t rows = 0;
   for (const ForwardSeq& seq : seqs) rows += seq.n_tokens;
-  work->reshape(config_, products_, rows, host_.concurrency());
-  work->lay_out(seqs);
-  embed(seqs, *work);
+  const Loan loan(*this, rows);
+  Workspace& work = *loan;
+  work.lay_out(seqs);
+  embed(seqs, work);
   for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
     if (cancel != nullptr && __atomic_load_n(cancel, __ATOMIC_RELAXED) != 0)
       throw mri::Error(MRI_E_CANCELLED, "cancelled");
     if (rows <= kFewRowsMax) {
-      layer_few(layer, seqs, *work);
+      layer_few(layer, seqs, work);
     } else {
-      layer_many(layer, seqs, *work);
+      layer_many(layer, seqs, work);
     }
   }
-  note_reads(seqs, *work);
-  head(seqs, *work);
-  give_back(std::move(work));
+  note_reads(seqs, work);
+  head(seqs, work);
 }
 
 void Forward::embed(std::span<const ForwardSeq> seqs, Workspace& work) const {
@@ -164,7 +178,6 @@ void Forward::attend(uint32_t layer, std::span<const ForwardSeq> seqs, Workspace
 void Forward::note_reads(std::span<const ForwardSeq> seqs, const Workspace& work) const {
   if (!store_.tier) return;
   std::vector<uint32_t> blocks;
-  const uint64_t step = 1 + step_.load(std::memory_order_relaxed);
   for (size_t s = 0; s < seqs.size(); ++s) {
     blocks.clear();
     for (uint64_t i = 0; i < work.plan.n_items; ++i) {
@@ -176,7 +189,7 @@ void Forward::note_reads(std::span<const ForwardSeq> seqs, const Workspace& work
         for (uint32_t b = 0; b < entry.count; ++b) blocks.push_back(entry.index + b);
       }
     }
-    seqs[s].cache->note_reads(blocks, step);
+    seqs[s].cache->note_reads(blocks);
   }
 }
 

@@ -5,7 +5,6 @@
 // each layer once per call and use oneDNN in row tiles.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -23,6 +22,9 @@ namespace varve::light {
 
 // Rows of one call up to which packed weights are multiplied directly.
 inline constexpr uint32_t kFewRowsMax = 16;
+
+// Workspaces of either size that are kept for the next calls.
+inline constexpr size_t kSpareWorkspacesMax = 4;
 
 // One sequence's share of a call.
 struct ForwardSeq {
@@ -51,10 +53,7 @@ class Forward {
 
  private:
   struct Workspace;
-  struct Rows;
-
-  std::unique_ptr<Workspace> take_workspace();
-  void give_back(std::unique_ptr<Workspace> workspace);
+  class Loan;
 
   void embed(std::span<const ForwardSeq> seqs, Workspace& work) const;
   void layer_few(uint32_t layer, std::span<const ForwardSeq> seqs, Workspace& work) const;
@@ -79,9 +78,9 @@ class Forward {
   const float scale_;
   AttentionRuntime attention_runtime_;
   mri::Peer<mri_attention_v1> attention_;
-  std::atomic<uint64_t> step_{0};
   Mutex mutex_;
-  std::vector<std::unique_ptr<Workspace>> spare_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<Workspace>> spare_few_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<Workspace>> spare_many_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace varve::light

@@ -221,8 +221,8 @@ mri_kv_usage KvCache::usage() const {
   return usage;
 }
 
-void KvCache::note_reads(std::span<const uint32_t> blocks, uint64_t step) {
-  step_ = std::max(step_ + 1, step);
+void KvCache::note_reads(std::span<const uint32_t> blocks) {
+  ++step_;
   for (uint32_t block : blocks) {
     if (blocks_[block].last_read != step_ && views_[block].tier == MRI_TIER_COLD && appended_ == 1)
       ++blocks_[block].reads;

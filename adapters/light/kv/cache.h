@@ -52,9 +52,8 @@ class KvCache {
   // blocks are not moved. Throws mri::Error when the policy itself fails; then nothing has moved.
   uint32_t apply_policy(uint32_t why, uint64_t wanted_bytes);
 
-  // Notes that a plan reads these blocks in step `step`, or in the next one where the caller's
-  // count does not rise.
-  void note_reads(std::span<const uint32_t> blocks, uint64_t step);
+  // Notes that a step's plan reads these blocks.
+  void note_reads(std::span<const uint32_t> blocks);
 
   struct Evicted {
     uint64_t n_tokens = 0, bytes = 0;

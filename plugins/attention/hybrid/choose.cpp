@@ -30,7 +30,9 @@ class Chooser {
                       (options.positions == Positions::kAuto && end <= req.trained_tokens);
     const bool last_tile =
         (seq_.flags & MRI_ATTN_SEQ_PROMPT_END) != 0 && tile.first + tile.n == seq_.n_queries;
+    const bool decoding = (seq_.flags & MRI_ATTN_SEQ_DECODE) != 0;
     read_all_ = end <= options.dense_below_tokens ||
+                (!decoding && end <= options.dense_prompt_tokens) ||
                 (last_tile && options.dense_last_tile && end <= req.trained_tokens);
     window_first_ = tile.block - std::min(tile.block, options.window_blocks);
 
@@ -69,49 +71,45 @@ class Chooser {
       return;
     }
     chosen.clear();
-    if (recall_choice()) {
-      add_hints();
-      return;
-    }
     if (options_.top_k > 0) {
-      std::span<const uint32_t> blocks = candidates_;
-      std::span<const int32_t> distances = scoring_distances();
-      const uint64_t share = blocks.size() * uint64_t{options_.candidates_percent} / 100;
-      const uint64_t keep = std::max<uint64_t>(share, 2 * uint64_t{options_.top_k});
-      if (keep < blocks.size()) {
-        const auto kept = best(MRI_SCORE_RADIUS, blocks, distances, keep);
-        scratch_.kept.resize(kept.size());
-        scratch_.kept_distances.resize(kept.size());
-        for (size_t i = 0; i < kept.size(); ++i) {
-          scratch_.kept[i] = blocks[kept[i]];
-          scratch_.kept_distances[i] = distances[kept[i]];
-        }
-        blocks = scratch_.kept;
-        distances = scratch_.kept_distances;
-      }
-      for (const uint32_t i : best(MRI_SCORE_SKETCH, blocks, distances, options_.top_k)) {
+      const std::span<const uint32_t> blocks = shortlist();
+      for (const uint32_t i : best(MRI_SCORE_SKETCH, blocks, options_.top_k)) {
         chosen.push_back(blocks[i]);
       }
-    }
-    if (remembered_ != nullptr) {
-      remembered_->position = seq_.position;
-      remembered_->blocks.assign(chosen.begin(), chosen.end());
     }
     add_hints();
   }
 
-  // Layers choose anew in turn, so that no step pays for all of them. A block that has left the
-  // window since is not among the choices until then.
-  bool recall_choice() {
+  // The share of the candidates that the bound keeps. While answering it stays for some tokens, and
+  // layers make it anew in turn, so that no step pays for all of them; a block that has left the
+  // window since is not on it until then.
+  std::span<const uint32_t> shortlist() {
+    const uint64_t share = candidates_.size() * uint64_t{options_.candidates_percent} / 100;
+    const uint64_t keep = std::max<uint64_t>(share, 2 * uint64_t{options_.top_k});
+    if (keep >= candidates_.size()) return candidates_;
+    scratch_.kept.clear();
+    if (remembers_shortlist()) {
+      for (const uint32_t block : remembered_->blocks) {
+        if (std::binary_search(candidates_.begin(), candidates_.end(), block)) {
+          scratch_.kept.push_back(block);
+        }
+      }
+      return scratch_.kept;
+    }
+    for (const uint32_t i : best(MRI_SCORE_RADIUS, candidates_, keep)) {
+      scratch_.kept.push_back(candidates_[i]);
+    }
+    if (remembered_ != nullptr) {
+      remembered_->position = seq_.position;
+      remembered_->blocks.assign(scratch_.kept.begin(), scratch_.kept.end());
+    }
+    return scratch_.kept;
+  }
+
+  bool remembers_shortlist() const {
     if (remembered_ == nullptr || remembered_->position >= seq_.position) return false;
     const bool turn = (seq_.position + req_.layer) % options_.reuse_steps == 0;
-    if (turn || seq_.position - remembered_->position >= options_.reuse_steps) return false;
-    for (const uint32_t block : remembered_->blocks) {
-      if (std::binary_search(candidates_.begin(), candidates_.end(), block)) {
-        scratch_.chosen.push_back(block);
-      }
-    }
-    return true;
+    return !turn && seq_.position - remembered_->position < options_.reuse_steps;
   }
 
   void add_hints() {
@@ -129,25 +127,19 @@ class Chooser {
     chosen.erase(std::unique(chosen.begin(), chosen.end()), chosen.end());
   }
 
-  // Where the candidates lie while they are compared. Compact: all at the middle of the place that
-  // the chosen ones will take.
-  std::span<const int32_t> scoring_distances() {
-    auto& distances = scratch_.distances;
+  // The numbers, in rising order, of the k blocks with the highest scores. Compact: all are
+  // compared at the middle of the place that the chosen ones will take.
+  std::span<const uint32_t> best(uint32_t how, std::span<const uint32_t> blocks, uint64_t k) {
     const auto middle = static_cast<int32_t>(options_.window_blocks + options_.top_k / 2);
-    distances.resize(candidates_.size());
-    for (size_t i = 0; i < candidates_.size(); ++i) {
-      distances[i] = true_positions_ ? true_distance(candidates_[i]) : middle;
+    scratch_.distances.resize(blocks.size());
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      scratch_.distances[i] = true_positions_ ? true_distance(blocks[i]) : middle;
     }
-    return distances;
-  }
-
-  std::span<const uint32_t> best(uint32_t how, std::span<const uint32_t> blocks,
-                                 std::span<const int32_t> distances, uint64_t k) {
     scratch_.scores.resize(blocks.size());
     scratch_.picks.resize(std::min<uint64_t>(k, blocks.size()));
-    const mri_status status =
-        kernels_.score_blocks(kernels_.self, &req_, &item_, how, blocks.data(), distances.data(),
-                              blocks.size(), options_.query_step, scratch_.scores.data());
+    const mri_status status = kernels_.score_blocks(
+        kernels_.self, &req_, &item_, how, blocks.data(), scratch_.distances.data(), blocks.size(),
+        options_.query_step, scratch_.scores.data());
     if (status != MRI_OK)
       throw mri::Error(status, "hybrid: the kernel table refused to score blocks");
     const uint64_t n = kernels_.top_k(kernels_.self, scratch_.scores.data(), blocks.size(), k,

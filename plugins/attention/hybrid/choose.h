@@ -15,8 +15,8 @@ inline constexpr uint32_t kBlock = MRI_BLOCK_TOKENS;
 enum class Positions { kAuto, kTrue, kCompact };
 
 struct Options {
-  uint32_t window_blocks, top_k, sink_blocks, dense_below_tokens, candidates_percent, query_step,
-      reuse_steps;
+  uint32_t window_blocks, top_k, sink_blocks, dense_below_tokens, dense_prompt_tokens,
+      candidates_percent, query_step, reuse_steps;
   float summary_weight;
   bool dense_last_tile;
   Positions positions;
@@ -39,17 +39,17 @@ struct Live {
 // Reusable memory of one thread.
 struct Scratch {
   std::vector<uint32_t> chosen, kept, picks;
-  std::vector<int32_t> distances, kept_distances;
+  std::vector<int32_t> distances;
   std::vector<float> scores;
 };
 
 // The most entries that choose() writes for any tile of the sequence.
 uint64_t entries_max(const mri_attn_seq& seq, const Live& live, const Options& options);
 
-// Writes the entries of (sequence s, tile, KV head), farthest first, and returns how many. A choice
-// in `remembered` (may be null) that is younger than reuse_steps is taken again, otherwise
-// replaced. Throws mri::Error when a kernel refuses. Positions: true ones while the tile lies
-// inside the trained length; beyond it compact ones, as if the text were the sinks, the chosen
+// Writes the entries of (sequence s, tile, KV head), farthest first, and returns how many. A
+// shortlist in `remembered` (may be null) that is younger than reuse_steps is taken again,
+// otherwise replaced. Throws mri::Error when a kernel refuses. Positions: true ones while the tile
+// lies inside the trained length; beyond it compact ones, as if the text were the sinks, the chosen
 // blocks and the window, without gaps.
 uint64_t choose(const Options& options, const mri_kernels_v1& kernels, const mri_attn_req& req,
                 uint32_t s, uint32_t kv_head, const Tile& tile, const Live& live,

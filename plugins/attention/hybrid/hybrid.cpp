@@ -27,7 +27,7 @@ struct Choice {
 // Memory that plan() keeps from step to step in each calling thread.
 struct PlanScratch {
   std::vector<Live> live;
-  std::vector<std::shared_ptr<Memory::Choices>> remembered;  // by sequence; null: chosen anew
+  std::vector<std::shared_ptr<Memory::Shortlists>> remembered;  // by sequence; null: chosen anew
   std::vector<Choice> choices;
   std::vector<mri_attn_entry> entries;
 };
@@ -46,6 +46,7 @@ class Hybrid {
     options_.top_k = params.get<uint32_t>("top_k_blocks");
     options_.sink_blocks = blocks("sink_tokens");
     options_.dense_below_tokens = params.get<uint32_t>("dense_below_tokens");
+    options_.dense_prompt_tokens = params.get<uint32_t>("dense_prompt_tokens");
     options_.candidates_percent = params.get<uint32_t>("candidates_percent");
     options_.query_step = params.get<uint32_t>("query_step");
     options_.reuse_steps = params.get<uint32_t>("reuse_steps");
@@ -151,8 +152,8 @@ class Hybrid {
   }
 
   static Remembered* remembered(const mri_attn_req& req, const Choice& c, PlanScratch& scratch) {
-    Memory::Choices* choices = scratch.remembered[c.seq].get();
-    return choices == nullptr ? nullptr : &(*choices)[req.layer * req.n_kv_heads + c.kv_head];
+    Memory::Shortlists* lists = scratch.remembered[c.seq].get();
+    return lists == nullptr ? nullptr : &(*lists)[req.layer * req.n_kv_heads + c.kv_head];
   }
 
   // A tile ends at a block boundary or with the sequence, so that all but the first start at one.
@@ -240,6 +241,9 @@ constexpr mri_param_desc kParams[] = {
     mri::param_int(
         "dense_below_tokens", 3072, 0, INT32_MAX,
         "up to this context length everything is read: choosing would cost more than it saves"),
+    mri::param_int("dense_prompt_tokens", 8192, 0, INT32_MAX,
+                   "the part of a prompt up to here is read in full: keys and values that later "
+                   "tokens build on stay exact; costs prefill time"),
     mri::param_bool("dense_last_tile", true,
                     "the last tile of a prompt, which holds the question, reads everything (inside "
                     "the trained length)"),
@@ -249,9 +253,9 @@ constexpr mri_param_desc kParams[] = {
     mri::param_int("tile_queries", 128, 32, 256,
                    "prompt tokens that share one choice; rounded down to a multiple of 32"),
     mri::param_int("query_step", 16, 1, 4096, "every n-th query of a tile takes part in choosing"),
-    mri::param_int("reuse_steps", 4, 1, 64,
-                   "tokens of an answer that read the same chosen blocks; choosing costs more than "
-                   "reading in long contexts"),
+    mri::param_int("reuse_steps", 16, 1, 256,
+                   "tokens of an answer for which the bound's share of blocks stays; the sketch "
+                   "ranks it anew for each"),
     mri::param_string("positions", "auto", "auto|true|compact",
                       "auto: true ones inside the trained length, compact ones (no gaps between "
                       "what is read) beyond"),

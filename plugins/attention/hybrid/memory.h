@@ -1,5 +1,5 @@
-// What was chosen for a decoding context in earlier steps: the next few tokens read the same
-// blocks, so most steps need not choose.
+// What the bound kept for a decoding context in earlier steps: the blocks that are worth ranking
+// hardly change from one token to the next.
 #pragma once
 
 #include <cstdint>
@@ -14,22 +14,22 @@ namespace hybrid {
 // One (layer, KV head) of a context. Used by one thread at a time: a context is in one step at a
 // time, and a step in one layer.
 struct Remembered {
-  uint64_t position = UINT64_MAX;  // of the query it was chosen for; UINT64_MAX: never
+  uint64_t position = UINT64_MAX;  // of the query it was made for; UINT64_MAX: never
   std::vector<uint32_t> blocks;    // in text order
 };
 
 // Thread-safe. Keeps the contexts used last.
 class Memory {
  public:
-  using Choices = std::vector<Remembered>;
+  using Shortlists = std::vector<Remembered>;
 
-  // The choices of a context, made with `n` slots when new or of another size.
-  std::shared_ptr<Choices> of(uint64_t context, size_t n);
+  // The shortlists of a context, made with `n` slots when new or of another size.
+  std::shared_ptr<Shortlists> of(uint64_t context, size_t n);
 
  private:
   using Order = std::list<uint64_t>;
   struct Entry {
-    std::shared_ptr<Choices> choices;
+    std::shared_ptr<Shortlists> shortlists;
     Order::iterator place;
   };
 

@@ -145,10 +145,10 @@ TEST_F(CacheTest, CountsReadsOfColdBlocks) {
   KvCache cache(store(), 0, {});
   write(cache, 3 * kBlock);
   cache.apply_policy(MRI_TIER_WHY_APPEND, 0);
-  cache.note_reads(std::vector<uint32_t>{1}, 1);  // of a chunk: not counted
+  cache.note_reads(std::vector<uint32_t>{1});  // of a chunk: not counted
   write(cache, 1);
-  for (int i = 0; i < 3; ++i) cache.note_reads(std::vector<uint32_t>{1, 1}, 1);
-  for (int i = 0; i < 2; ++i) cache.note_reads({}, 1);
+  for (int i = 0; i < 3; ++i) cache.note_reads(std::vector<uint32_t>{1, 1});
+  for (int i = 0; i < 2; ++i) cache.note_reads({});
   mri_tier_block seen{};
   double_.decide = [&](const mri_tier_req& req) {
     seen = req.blocks[1];
