@@ -253,7 +253,7 @@ constexpr mri_param_desc kParams[] = {
     mri::param_int("tile_queries", 128, 32, 256,
                    "prompt tokens that share one choice; rounded down to a multiple of 32"),
     mri::param_int("query_step", 16, 1, 4096, "every n-th query of a tile takes part in choosing"),
-    mri::param_int("reuse_steps", 16, 1, 256,
+    mri::param_int("reuse_steps", 4, 1, 256,
                    "tokens of an answer for which the bound's share of blocks stays; the sketch "
                    "ranks it anew for each"),
     mri::param_string("positions", "auto", "auto|true|compact",
