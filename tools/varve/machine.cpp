@@ -53,11 +53,11 @@ uint32_t usable_cores() {
   return static_cast<uint32_t>(CPU_COUNT(&set));
 }
 
-// The sum of measure() over threads that run at the same time.
-double on_all_cores(uint32_t n_cores, const std::function<double()>& measure) {
+// The sum of measure(core) over threads that run at the same time.
+double on_all_cores(uint32_t n_cores, const std::function<double(uint32_t core)>& measure) {
   std::vector<double> results(n_cores);
   std::vector<std::thread> threads;
-  for (uint32_t i = 0; i < n_cores; ++i) threads.emplace_back([&, i] { results[i] = measure(); });
+  for (uint32_t i = 0; i < n_cores; ++i) threads.emplace_back([&, i] { results[i] = measure(i); });
   double sum = 0;
   for (uint32_t i = 0; i < n_cores; ++i) {
     threads[i].join();
@@ -66,13 +66,11 @@ double on_all_cores(uint32_t n_cores, const std::function<double()>& measure) {
   return sum;
 }
 
+// Filled first: a core that still fills its share would leave the others more than theirs.
 double read_bandwidth(uint32_t n_cores, double seconds) {
-  return on_all_cores(n_cores, [seconds] {
-    const std::unique_ptr<void, decltype(&std::free)> data(std::aligned_alloc(64, kReadBytes),
-                                                           &std::free);
-    if (data == nullptr) return 0.0;
-    std::fill_n(static_cast<char*>(data.get()), kReadBytes, 1);
-    return kernels::measure_read_bandwidth(data.get(), kReadBytes, seconds);
+  const std::vector<std::vector<char>> data(n_cores, std::vector<char>(kReadBytes, 1));
+  return on_all_cores(n_cores, [&](uint32_t core) {
+    return kernels::measure_read_bandwidth(data[core].data(), kReadBytes, seconds);
   });
 }
 
@@ -94,7 +92,7 @@ Machine measure_machine(double seconds) {
   machine.read_gb_per_s = read_bandwidth(machine.n_cores, seconds) / 1e9;
   const auto gemm = [&](kernels::GemmType type) {
     return on_all_cores(machine.n_cores,
-                        [=] { return kernels::measure_gemm_peak(type, seconds); }) /
+                        [=](uint32_t) { return kernels::measure_gemm_peak(type, seconds); }) /
            1e9;
   };
   machine.gemm_f32_gflops = gemm(kernels::GemmType::kF32);
