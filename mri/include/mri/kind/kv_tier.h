@@ -29,7 +29,7 @@ typedef struct mri_tier_block {
   float mass;          /* attention received lately, 0..1 of all; 0 when not measured */
   float relevance;     /* to the latest question, -1..1; 0 when not measured */
   uint64_t idle_steps; /* steps since a plan last read it */
-  uint32_t reads;      /* times that a plan read it while cold */
+  uint32_t reads;      /* steps of one token that read it while cold */
   uint32_t reserved;
   uint64_t bytes; /* now, index and summary share included */
   uint64_t reserved1;
@@ -41,7 +41,8 @@ typedef struct mri_tier_req { /* grows at the end */
   uint64_t n_blocks;
   uint64_t n_tokens; /* of the context */
   uint64_t step;     /* counts forward steps */
-  uint64_t budget_bytes, used_bytes, wanted_bytes;
+  uint64_t budget_bytes; /* UINT64_MAX: none */
+  uint64_t used_bytes, wanted_bytes;
   uint64_t block_bytes[3]; /* what one full block takes in hot, warm, cold */
   uint32_t why;
   uint32_t hot_tokens; /* the window as last resized, or 0 before the first */
