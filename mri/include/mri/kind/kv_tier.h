@@ -39,8 +39,8 @@ typedef struct mri_tier_req { /* grows at the end */
   mri_req_hdr hdr;
   const mri_tier_block* blocks; /* in text order */
   uint64_t n_blocks;
-  uint64_t n_tokens; /* of the context */
-  uint64_t step;     /* counts forward steps */
+  uint64_t n_tokens;     /* of the context */
+  uint64_t step;         /* counts forward steps */
   uint64_t budget_bytes; /* UINT64_MAX: none */
   uint64_t used_bytes, wanted_bytes;
   uint64_t block_bytes[3]; /* what one full block takes in hot, warm, cold */
