@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/attend.h"
+#include "kernels/cpu/score_vnni.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/cpu/score.cpp"
@@ -325,6 +326,18 @@ HWY_INLINE void prefetch_index(const uint8_t* index, Score how, size_t head_dim)
   }
 }
 
+HWY_INLINE void sketch_masses_by_bytes(const RopeTable& rope, const KvPage* pages, size_t n_pages,
+                                       const float* q, size_t rows, const Masses& masses) {
+  for (size_t p = 0; p < n_pages; p += cpu::kSketchVnniPages) {
+    const size_t ahead = p + kAheadPages;
+    for (size_t i = ahead; i < std::min(ahead + cpu::kSketchVnniPages, n_pages); ++i) {
+      prefetch_index(pages[i].index, Score::kSketch, rope.head_dim);
+    }
+    cpu::sketch_masses_vnni(rope, pages + p, std::min(cpu::kSketchVnniPages, n_pages - p), q, rows,
+                            masses.exponent + p, masses.factor + p, masses.stride);
+  }
+}
+
 void score_pages(const QueryTile& tile, const KvPage* pages, size_t n_pages, Score how,
                  uint32_t query_step, float* scores) {
   thread_local Scratch scratch;
@@ -343,18 +356,22 @@ void score_pages(const QueryTile& tile, const KvPage* pages, size_t n_pages, Sco
     prefetch_index(pages[p].index, how, head_dim);
   }
   load_queries(tile, step, q);
-  with_channel_tag(head_dim, [&](auto d) {
-    for (size_t p = 0; p < n_pages; ++p) {
-      if (p + kAheadPages < n_pages) prefetch_index(pages[p + kAheadPages].index, how, head_dim);
-      if (pages[p].live_mask == 0) continue;
-      if (how == Score::kRadius) {
-        radius_masses(d, *tile.rope, pages[p], q, q_page, rows, masses, p);
-      } else {
-        rotate_to_page(*tile.rope, q, rows, pages[p].distance, q_page);
-        sketch_masses(d, pages[p], q_page, rows, head_dim, scratch.sketch, masses, p);
+  if (how == Score::kSketch && cpu::sketch_vnni_takes(*tile.rope)) {
+    sketch_masses_by_bytes(*tile.rope, pages, n_pages, q, rows, masses);
+  } else {
+    with_channel_tag(head_dim, [&](auto d) {
+      for (size_t p = 0; p < n_pages; ++p) {
+        if (p + kAheadPages < n_pages) prefetch_index(pages[p + kAheadPages].index, how, head_dim);
+        if (pages[p].live_mask == 0) continue;
+        if (how == Score::kRadius) {
+          radius_masses(d, *tile.rope, pages[p], q, q_page, rows, masses, p);
+        } else {
+          rotate_to_page(*tile.rope, q, rows, pages[p].distance, q_page);
+          sketch_masses(d, pages[p], q_page, rows, head_dim, scratch.sketch, masses, p);
+        }
       }
-    }
-  });
+    });
+  }
   for (size_t r = 0; r < rows; ++r) {
     add_softmax(masses.exponent + r * stride, masses.factor + r * stride, n_pages, scores);
   }
