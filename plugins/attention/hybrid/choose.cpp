@@ -10,6 +10,8 @@ namespace hybrid {
 namespace {
 
 constexpr uint32_t kSegmentBlocks = MRI_SEGMENT_TOKENS / kBlock;
+constexpr uint32_t kSampledQueries = 8;     // at least so many of a tile take part in choosing
+constexpr uint64_t kShortlistBlocks = 128;  // below that the bound saves nothing and misses needles
 
 // One call of choose(): its arguments and what follows from them.
 class Chooser {
@@ -35,6 +37,9 @@ class Chooser {
                 (!decoding && end <= options.dense_prompt_tokens) ||
                 (last_tile && options.dense_last_tile && end <= req.trained_tokens);
     window_first_ = tile.block - std::min(tile.block, options.window_blocks);
+    // A short tile has few queries to sample, and every one of a question's may be the one that
+    // asks.
+    query_step_ = last_tile ? 1 : std::clamp(tile.n / kSampledQueries, 1u, options.query_step);
 
     const std::span<const uint32_t> blocks(live.blocks);
     const auto place = [&](uint32_t block) {
@@ -85,7 +90,7 @@ class Chooser {
   // window since is not on it until then.
   std::span<const uint32_t> shortlist() {
     const uint64_t share = candidates_.size() * uint64_t{options_.candidates_percent} / 100;
-    const uint64_t keep = std::max<uint64_t>(share, 2 * uint64_t{options_.top_k});
+    const uint64_t keep = std::max({share, 2 * uint64_t{options_.top_k}, kShortlistBlocks});
     if (keep >= candidates_.size()) return candidates_;
     scratch_.kept.clear();
     if (remembers_shortlist()) {
@@ -139,7 +144,7 @@ class Chooser {
     scratch_.picks.resize(std::min<uint64_t>(k, blocks.size()));
     const mri_status status = kernels_.score_blocks(
         kernels_.self, &req_, &item_, how, blocks.data(), scratch_.distances.data(), blocks.size(),
-        options_.query_step, scratch_.scores.data());
+        query_step_, scratch_.scores.data());
     if (status != MRI_OK)
       throw mri::Error(status, "hybrid: the kernel table refused to score blocks");
     const uint64_t n = kernels_.top_k(kernels_.self, scratch_.scores.data(), blocks.size(), k,
@@ -210,7 +215,7 @@ class Chooser {
   Remembered* const remembered_;
   Scratch& scratch_;
   bool true_positions_, read_all_;
-  uint32_t window_first_;
+  uint32_t window_first_, query_step_;
   std::span<const uint32_t> sinks_, candidates_, window_;
   mri_attn_entry* out_ = nullptr;
   uint64_t n_ = 0;

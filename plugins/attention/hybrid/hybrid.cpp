@@ -249,10 +249,12 @@ constexpr mri_param_desc kParams[] = {
                     "the trained length)"),
     mri::param_int("candidates_percent", 25, 1, 100,
                    "share of blocks that the cheap bound passes on to the key sketch, percent; at "
-                   "least 2 top_k_blocks"),
+                   "least 128 blocks and 2 top_k_blocks"),
     mri::param_int("tile_queries", 128, 32, 256,
                    "prompt tokens that share one choice; rounded down to a multiple of 32"),
-    mri::param_int("query_step", 16, 1, 4096, "every n-th query of a tile takes part in choosing"),
+    mri::param_int("query_step", 16, 1, 4096,
+                   "every n-th query of a tile takes part in choosing, at least 8 of them; of a "
+                   "question all"),
     mri::param_int("reuse_steps", 4, 1, 256,
                    "tokens of an answer for which the bound's share of blocks stays; the sketch "
                    "ranks it anew for each"),

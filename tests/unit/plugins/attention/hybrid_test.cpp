@@ -9,10 +9,15 @@ namespace varve::test {
 namespace {
 
 std::vector<mri_param> params(const char* positions, double summary_weight = 0.7) {
-  return {param("window_tokens", 64),    param("top_k_blocks", 6),
-          param("sink_tokens", 32),      param("dense_below_tokens", 256),
-          param("tile_queries", 64),     param("candidates_percent", 25),
-          param("positions", positions), param("summary_weight", summary_weight)};
+  return {param("window_tokens", 64),
+          param("top_k_blocks", 6),
+          param("sink_tokens", 32),
+          param("dense_below_tokens", 256),
+          param("dense_prompt_tokens", 0),
+          param("tile_queries", 64),
+          param("candidates_percent", 25),
+          param("positions", positions),
+          param("summary_weight", summary_weight)};
 }
 
 std::map<uint32_t, int32_t> distances(const std::vector<Read>& reads) {
@@ -180,10 +185,10 @@ void expect_exact_when_all_is_chosen(uint32_t n_tokens, uint32_t n_queries, cons
   const mri_attn_req& req = text.request(n_queries, 0);
   const bool gap = std::string(positions) == "true";  // compact positions would close it
   if (gap) text.block(5).flags |= MRI_BLOCK_EVICTED;
-  Planned hybrid(
-      HYBRID_PLUGIN,
-      {param("top_k_blocks", 64), param("dense_below_tokens", 0), param("positions", positions)},
-      2);
+  Planned hybrid(HYBRID_PLUGIN,
+                 {param("top_k_blocks", 64), param("dense_below_tokens", 0),
+                  param("dense_prompt_tokens", 0), param("positions", positions)},
+                 2);
   hybrid.plan(req);
   ASSERT_EQ(hybrid.run(req), MRI_OK);
   std::vector<double> expected;
