@@ -83,6 +83,20 @@ absl::Status Session::append(std::span<const int32_t> tokens) {
   return absl::OkStatus();
 }
 
+absl::Status Session::forget(uint64_t first, uint64_t count) {
+  const mri_token_range range{first, count};
+  mri_evict_req req{};
+  req.hdr.struct_size = sizeof(req);
+  req.ranges = &range;
+  req.n_ranges = 1;
+  req.granularity = MRI_EVICT_TOKEN;
+  mri_evict_rsp rsp{};
+  rsp.hdr.struct_size = sizeof(rsp);
+  mri_error error = empty_error();
+  const mri_status status = runtime_->evict_kv(self_, ctx_, &req, &rsp, &error);
+  return status == MRI_OK ? absl::OkStatus() : to_status("evict_kv", status, error);
+}
+
 absl::StatusOr<std::vector<mri_kv_block_info>> Session::blocks() const {
   std::vector<mri_kv_block_info> blocks;
   mri_summary_req req{};

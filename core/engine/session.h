@@ -44,6 +44,10 @@ class Session {
   // serves its destructor.
   absl::Status append(std::span<const int32_t> tokens);
 
+  // Takes tokens [first, first + count) out of the memory; later ones keep their positions, and
+  // sinks stay. Logits are not computed anew.
+  absl::Status forget(uint64_t first, uint64_t count);
+
   // Every block of the text, in order. Legal right after start(), before append(); else
   // kFailedPrecondition.
   absl::StatusOr<std::vector<mri_kv_block_info>> blocks() const;

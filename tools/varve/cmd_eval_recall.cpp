@@ -24,7 +24,7 @@ constexpr size_t kDepths = 5;  // bins of by_depth
 
 struct Request {
   uint64_t length, n_texts;
-  bool fresh;  // read the text anew for each question
+  bool fresh;  // read the text anew for each question, instead of forgetting the last one
   std::vector<std::string> paths;
 };
 
@@ -97,13 +97,17 @@ class Recall {
     for (size_t i = 0; i < kNeedlesPerText; ++i) {
       // In an order that has nothing to do with the text's.
       const Needle& needle = needles[(2 * i + t) % kNeedlesPerText];
-      const bool is_first = i == 0 || request_.fresh;
-      if (is_first) {
+      if (i == 0 || request_.fresh) {
         absl::StatusOr<std::unique_ptr<Session>> started = start(prompt);
         if (!started.ok()) return started.status();
         session = *std::move(started);
+      } else {
+        // An earlier answer in sight would be copied: each question finds the text alone.
+        const absl::Status status =
+            session->forget(prompt.size(), session->n_tokens() - prompt.size());
+        if (!status.ok()) return status;
       }
-      const absl::StatusOr<size_t> n_right = ask(*session, needle, is_first);
+      const absl::StatusOr<size_t> n_right = ask(*session, needle);
       if (!n_right.ok()) return n_right.status();
       scores.all.add(*n_right);
       scores.by_depth[std::min(kDepths - 1, static_cast<size_t>(needle.depth * kDepths))].add(
@@ -125,9 +129,8 @@ class Recall {
 
   // How many digits come right, each after the right ones before it: all of them, exactly when the
   // model would write the whole number by itself.
-  absl::StatusOr<size_t> ask(Session& session, const Needle& needle, bool is_first) {
-    absl::StatusOr<std::vector<int32_t>> tokens =
-        question_tokens(model_.text, frame_, needle, is_first);
+  absl::StatusOr<size_t> ask(Session& session, const Needle& needle) {
+    absl::StatusOr<std::vector<int32_t>> tokens = question_tokens(model_.text, frame_, needle);
     if (!tokens.ok()) return tokens.status();
     const absl::StatusOr<NumberTokens> number = number_tokens(model_.text, needle);
     if (!number.ok()) return number.status();

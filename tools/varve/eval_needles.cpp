@@ -74,41 +74,30 @@ std::array<Needle, kNeedlesPerText> make_needles(uint64_t text, uint64_t n_texts
 }
 
 absl::StatusOr<ChatFrame> chat_frame(const Text& text, const std::string& system_prompt) {
-  static constexpr const char* kMarks[] = {"varve-first-varve", "varve-answer-varve",
-                                           "varve-second-varve"};
-  std::vector<ChatMessage> messages = {
-      {"user", kMarks[0]}, {"assistant", kMarks[1]}, {"user", kMarks[2]}};
+  static constexpr std::string_view kMark = "varve-question-varve";
+  std::vector<ChatMessage> messages = {{"user", std::string(kMark)}};
   if (!system_prompt.empty()) messages.insert(messages.begin(), {"system", system_prompt});
   const absl::StatusOr<std::string> chat = text.chat(messages);
   if (!chat.ok()) return chat.status();
-  std::string_view rest = *chat;
-  std::string_view parts[3];
-  for (size_t i = 0; i < 3; ++i) {
-    const size_t at = rest.find(kMarks[i]);
-    if (at == std::string_view::npos) {
-      return absl::FailedPreconditionError(
-          "the model's chat template drops a message; expected one that keeps user, assistant, "
-          "user");
-    }
-    parts[i] = rest.substr(0, at);
-    rest.remove_prefix(at + std::string_view(kMarks[i]).size());
+  const size_t at = chat->find(kMark);
+  if (at == std::string::npos) {
+    return absl::FailedPreconditionError(
+        "the model's chat template drops the message; expected one that keeps what a user says");
   }
   ChatFrame frame;
-  absl::StatusOr<std::vector<int32_t>> before = text.tokenize(parts[0], true, true);
+  absl::StatusOr<std::vector<int32_t>> before = text.tokenize(chat->substr(0, at), true, true);
   if (!before.ok()) return before.status();
   frame.before_text = *std::move(before);
-  absl::Status status = append(text, rest, true, frame.after_question);
-  if (status.ok()) status = append(text, parts[2], true, frame.after_answer);
+  const std::string_view rest = std::string_view(*chat).substr(at + kMark.size());
+  const absl::Status status = append(text, rest, true, frame.after_question);
   if (!status.ok()) return status;
   return frame;
 }
 
 absl::StatusOr<std::vector<int32_t>> question_tokens(const Text& text, const ChatFrame& frame,
-                                                     const Needle& needle, bool is_first) {
+                                                     const Needle& needle) {
   std::vector<int32_t> tokens;
-  if (!is_first) tokens = frame.after_answer;
-  absl::Status status =
-      append(text, absl::StrCat(is_first ? "\n\n" : "", needle.question), false, tokens);
+  absl::Status status = append(text, absl::StrCat("\n\n", needle.question), false, tokens);
   tokens.insert(tokens.end(), frame.after_question.begin(), frame.after_question.end());
   if (status.ok()) status = append(text, needle.stem, false, tokens);
   if (!status.ok()) return status;
@@ -143,9 +132,7 @@ absl::StatusOr<uint64_t> needle_tokens(const Text& text, const ChatFrame& frame,
     std::vector<int32_t> sentence;
     const absl::Status status = append(text, inserted(needle), false, sentence);
     if (!status.ok()) return status;
-    // Not the first question: the longer of its two forms.
-    const absl::StatusOr<std::vector<int32_t>> question =
-        question_tokens(text, frame, needle, false);
+    const absl::StatusOr<std::vector<int32_t>> question = question_tokens(text, frame, needle);
     if (!question.ok()) return question.status();
     const absl::StatusOr<NumberTokens> number = number_tokens(text, needle);
     if (!number.ok()) return number.status();

@@ -27,17 +27,16 @@ struct Needle {
 // to 1 evenly. Always the same for the same numbers; two texts share no value.
 std::array<Needle, kNeedlesPerText> make_needles(uint64_t text, uint64_t n_texts);
 
-// What stands between the parts of a chat that asks about one text again and again.
+// What stands around a text and the question about it.
 struct ChatFrame {
   std::vector<int32_t> before_text;     // up to the text
   std::vector<int32_t> after_question;  // to where the answer begins
-  std::vector<int32_t> after_answer;    // to where the next question begins
 };
 absl::StatusOr<ChatFrame> chat_frame(const Text& text, const std::string& system_prompt);
 
-// What follows the text, or the last answer: the question and the beginning of its answer.
+// What follows the text: the question and the beginning of its answer.
 absl::StatusOr<std::vector<int32_t>> question_tokens(const Text& text, const ChatFrame& frame,
-                                                     const Needle& needle, bool is_first);
+                                                     const Needle& needle);
 
 // The needle's number as it follows its stem: tokens that stand before its digits, and those that
 // hold them.

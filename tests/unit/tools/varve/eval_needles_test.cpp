@@ -101,7 +101,7 @@ TEST_F(Needles, WhatTheyTakeIsWhatIsAdded) {
   const ChatFrame frame = *chat_frame(text_, "");
   uint64_t expected = hide(text_, {}, needles)->size();
   for (const Needle& needle : needles)
-    expected += question_tokens(text_, frame, needle, false)->size() + 1 + kNeedleDigits;
+    expected += question_tokens(text_, frame, needle)->size() + 1 + kNeedleDigits;
   EXPECT_EQ(*needle_tokens(text_, frame, needles), expected);
 }
 
@@ -130,12 +130,10 @@ TEST_F(Needles, TheChatIsTheTemplatesOwn) {
   const absl::StatusOr<ChatFrame> frame = chat_frame(text_, "Be brief.");
   ASSERT_TRUE(frame.ok()) << frame.status();
   const Needle needle = make_needles(3, 5)[1];
-  const auto first = question_tokens(text_, *frame, needle, true);
-  const auto next = question_tokens(text_, *frame, needle, false);
-  ASSERT_TRUE(first.ok() && next.ok());
+  const auto question = question_tokens(text_, *frame, needle);
+  ASSERT_TRUE(question.ok());
   EXPECT_EQ(bytes(frame->before_text), "<system:Be brief.><user:");
-  EXPECT_EQ(bytes(*first), "\n\n" + needle.question + "><assistant:" + needle.stem);
-  EXPECT_EQ(bytes(*next), "><user:" + needle.question + "><assistant:" + needle.stem);
+  EXPECT_EQ(bytes(*question), "\n\n" + needle.question + "><assistant:" + needle.stem);
 }
 
 TEST_F(Needles, ATemplateThatDropsMessagesIsRefused) {
