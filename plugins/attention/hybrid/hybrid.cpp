@@ -247,7 +247,7 @@ constexpr mri_param_desc kParams[] = {
     mri::param_bool("dense_last_tile", true,
                     "the last tile of a prompt, which holds the question, reads everything (inside "
                     "the trained length)"),
-    mri::param_int("candidates_percent", 25, 1, 100,
+    mri::param_int("candidates_percent", 12, 1, 100,
                    "share of blocks that the cheap bound passes on to the key sketch, percent; at "
                    "least 128 blocks and 2 top_k_blocks"),
     mri::param_int("tile_queries", 128, 32, 256,
