@@ -136,7 +136,7 @@ TEST_F(Needles, TheChatIsTheTemplatesOwn) {
   EXPECT_EQ(bytes(*question), "\n\n" + needle.question + "><assistant:" + needle.stem);
 }
 
-TEST_F(Needles, ATemplateThatDropsMessagesIsRefused) {
+TEST_F(Needles, ATemplateThatDropsTheMessageIsRefused) {
   mri_text_v1 table = byte_table();
   table.chat = [](void*, const mri_chat_message*, uint64_t, uint32_t, char*, uint64_t,
                   uint64_t* n_out, mri_error*) {
@@ -144,7 +144,7 @@ TEST_F(Needles, ATemplateThatDropsMessagesIsRefused) {
     return static_cast<mri_status>(MRI_OK);
   };
   EXPECT_THAT(std::string(chat_frame(Text(&table, nullptr), "").status().message()),
-              HasSubstr("drops a message"));
+              HasSubstr("drops the message"));
 }
 
 }  // namespace
