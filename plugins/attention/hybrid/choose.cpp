@@ -39,6 +39,7 @@ class Chooser {
     window_first_ = tile.block - std::min(tile.block, options.window_blocks);
     // A short tile has few queries to sample, and every one of a question's may be the one that
     // asks.
+    thorough_ = last_tile || decoding;
     query_step_ = last_tile ? 1 : std::clamp(tile.n / kSampledQueries, 1u, options.query_step);
 
     const std::span<const uint32_t> blocks(live.blocks);
@@ -85,9 +86,11 @@ class Chooser {
     add_hints();
   }
 
-  // The share of the candidates that the bound keeps. While answering it stays for some tokens, and
-  // layers make it anew in turn, so that no step pays for all of them; a block that has left the
-  // window since is not on it until then.
+  // The share of the candidates that is worth ranking. The bound picks it for the tiles of a
+  // prompt, but it does not see a needle of a few tokens: a question and its answer look at the
+  // sketch of every candidate. While answering, the share stays for some tokens, and layers make it
+  // anew in turn, so that no step pays for all of them; a block that has left the window since is
+  // not on it until then.
   std::span<const uint32_t> shortlist() {
     const uint64_t share = candidates_.size() * uint64_t{options_.candidates_percent} / 100;
     const uint64_t keep = std::max({share, 2 * uint64_t{options_.top_k}, kShortlistBlocks});
@@ -101,7 +104,9 @@ class Chooser {
       }
       return scratch_.kept;
     }
-    for (const uint32_t i : best(MRI_SCORE_RADIUS, candidates_, keep)) {
+    if (thorough_ && remembered_ == nullptr) return candidates_;
+    const uint32_t how = thorough_ ? MRI_SCORE_SKETCH : MRI_SCORE_RADIUS;
+    for (const uint32_t i : best(how, candidates_, keep)) {
       scratch_.kept.push_back(candidates_[i]);
     }
     if (remembered_ != nullptr) {
@@ -214,7 +219,7 @@ class Chooser {
   const Tile& tile_;
   Remembered* const remembered_;
   Scratch& scratch_;
-  bool true_positions_, read_all_;
+  bool true_positions_, read_all_, thorough_;
   uint32_t window_first_, query_step_;
   std::span<const uint32_t> sinks_, candidates_, window_;
   mri_attn_entry* out_ = nullptr;

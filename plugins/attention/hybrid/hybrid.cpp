@@ -248,16 +248,17 @@ constexpr mri_param_desc kParams[] = {
                     "the last tile of a prompt, which holds the question, reads everything (inside "
                     "the trained length)"),
     mri::param_int("candidates_percent", 12, 1, 100,
-                   "share of blocks that the cheap bound passes on to the key sketch, percent; at "
-                   "least 128 blocks and 2 top_k_blocks"),
+                   "share of blocks that a prompt's tile ranks by the key sketch, the cheap bound "
+                   "having chosen them, and that an answer goes on ranking for reuse_steps tokens, "
+                   "percent; at least 128 blocks and 2 top_k_blocks"),
     mri::param_int("tile_queries", 128, 32, 256,
                    "prompt tokens that share one choice; rounded down to a multiple of 32"),
     mri::param_int("query_step", 16, 1, 4096,
                    "every n-th query of a tile takes part in choosing, at least 8 of them; of a "
                    "question all"),
     mri::param_int("reuse_steps", 4, 1, 256,
-                   "tokens of an answer for which the bound's share of blocks stays; the sketch "
-                   "ranks it anew for each"),
+                   "tokens of an answer for which the share of blocks stays; the sketch ranks it "
+                   "anew for each"),
     mri::param_string("positions", "auto", "auto|true|compact",
                       "auto: true ones inside the trained length, compact ones (no gaps between "
                       "what is read) beyond"),
