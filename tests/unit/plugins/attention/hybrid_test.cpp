@@ -134,6 +134,23 @@ TEST(HybridTest, ShortContextsAndTheLastTileAreDense) {
   }
 }
 
+TEST(HybridTest, APromptIsReadInFullUpToItsLimitButAnAnswerIsNot) {
+  std::vector<mri_param> dense_prompt = params("auto");
+  for (mri_param& p : dense_prompt) {
+    if (std::string(p.key) == "dense_prompt_tokens") p.int_value = 900;
+  }
+  KvText prompt(1000, 5), answer(900, 5);
+  Planned hybrid(HYBRID_PLUGIN, dense_prompt);
+  hybrid.plan(prompt.request(600, 0));
+  for (const mri_attn_item& item : hybrid.items()) {
+    const uint32_t end = 400 + item.first_query + item.n_queries;
+    const size_t n = reads(hybrid.entries(item.kv_head, item.first_query)).size();
+    EXPECT_EQ(n == (end + 31) / 32, end <= 900) << end;
+  }
+  hybrid.plan(answer.request(1, MRI_ATTN_SEQ_DECODE));
+  EXPECT_EQ(reads(hybrid.entries(0, 0)).size(), 1u + 6 + 2 + 1);
+}
+
 TEST(HybridTest, TheLastTileIsNotDenseBeyondTheTrainedLength) {
   KvText text(1000, 5);
   const mri_attn_req& req = text.request(40, MRI_ATTN_SEQ_PROMPT_END);
