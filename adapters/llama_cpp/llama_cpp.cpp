@@ -62,8 +62,7 @@ struct Context {
 
 class LlamaCpp {
  public:
-  LlamaCpp(mri::Host host, const mri::Params& params)
-      : host_(host), max_tokens_(params.get<uint32_t>("max_tokens")) {
+  LlamaCpp(mri::Host, const mri::Params& params) : max_tokens_(params.get<uint32_t>("max_tokens")) {
     llama_log_set([](ggml_log_level, const char*, void*) {}, nullptr);
     llama_backend_init();
     const auto path = params.get<std::string>("model_path");
@@ -343,7 +342,6 @@ class LlamaCpp {
     return usage;
   }
 
-  mri::Host host_;
   const uint32_t max_tokens_;
   uint32_t n_vocab_ = 0;
   std::unique_ptr<llama_model, FreeModel> model_;

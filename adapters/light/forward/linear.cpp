@@ -23,12 +23,6 @@ void for_parts(const RowParts& parts, size_t n0, size_t n1, F&& f) {
 
 }  // namespace
 
-size_t row_count(const RowParts& parts) {
-  size_t n = 0;
-  for (const kernels::PackedWeights& part : parts) n += part.n();
-  return n;
-}
-
 void multiply_few(const kernels::PackedWeights& w, const float* x, size_t m, float* y,
                   size_t y_stride, size_t n0, size_t n1) {
   if (n0 < n1) kernels::cpu::matvec(w, x, m, w.k(), y, y_stride, n0, n1);

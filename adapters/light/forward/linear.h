@@ -12,8 +12,6 @@
 
 namespace varve::light {
 
-size_t row_count(const RowParts& parts);
-
 // y [m][n0..n1) = x [m][k] W^T for a few rows m. n0 and n1 are multiples of 16 or the ends of a
 // part.
 void multiply_few(const kernels::PackedWeights& w, const float* x, size_t m, float* y,
