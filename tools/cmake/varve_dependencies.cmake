@@ -17,6 +17,9 @@ varve_find(Boost "libboost-dev, libboost-filesystem-dev and libboost-program-opt
            COMPONENTS program_options filesystem)
 varve_find(nlohmann_json nlohmann-json3-dev 3.11)
 varve_find(tomlplusplus libtomlplusplus-dev 3.3)
+varve_find(OpenSSL libssl-dev COMPONENTS Crypto)
+varve_find(SQLite3 libsqlite3-dev)
+varve_find(prometheus-cpp prometheus-cpp-dev)
 
 # Debian's own package file for oneDNN drags in an OpenCL SDK that the CPU engine does not need.
 find_path(DNNL_INCLUDE_DIR dnnl.hpp)

@@ -47,6 +47,11 @@ typedef struct mri_init_rsp { /* grows at the end */
   mri_kv_usage usage;
 } mri_init_rsp;
 
+#define MRI_STEP_PROMPT 1u       /* these tokens are part of a prompt (else: of an answer) */
+#define MRI_STEP_MORE 2u         /* more of the same prompt follows in later steps */
+#define MRI_STEP_NO_SUMMARIES 4u /* this step reads no summaries: faster, and blind to cold text \
+                                  */
+
 /* One sequence of a step. 64 bytes, frozen. */
 typedef struct mri_step_seq {
   uint64_t ctx;
@@ -56,7 +61,9 @@ typedef struct mri_step_seq {
   uint32_t all_logits;
   int32_t status;    /* callee: MRI_OK or why this sequence failed; the others are not affected */
   uint64_t position; /* callee: position of the first of these tokens */
-  uint64_t reserved, reserved1;
+  uint32_t flags;    /* MRI_STEP_* */
+  uint32_t reserved;
+  uint64_t reserved1;
 } mri_step_seq;
 
 typedef struct mri_step_req { /* grows at the end */

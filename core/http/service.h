@@ -1,0 +1,39 @@
+// What the routes serve from, and the route table of `varve serve`.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/base/log.h"
+#include "core/http/http.h"
+#include "core/metrics/metrics.h"
+#include "core/route/dispatcher.h"
+
+namespace varve::http {
+
+struct Service {
+  Dispatcher* dispatcher = nullptr;  // outlives the server
+  Metrics* metrics = nullptr;
+  LogSink log;
+  std::string version;
+  std::string model_name;
+  std::atomic<bool> draining{false};
+};
+
+// Each adds its routes; `service` outlives them.
+void add_openai_routes(Service& service,
+                       std::vector<Route>& routes);  // chat, completions, models, embeddings
+void add_text_routes(Service& service,
+                     std::vector<Route>& routes);  // tokenize, detokenize, tokenizer_info
+void add_context_routes(Service& service, std::vector<Route>& routes);  // /v1/contexts
+void add_mri_routes(Service& service, std::vector<Route>& routes);      // /mri/*
+void add_health_routes(Service& service,
+                       std::vector<Route>& routes);  // livez, readyz, health, version, metrics
+void add_debug_routes(Service& service, std::vector<Route>& routes);   // /debug/attention
+void add_openapi_route(Service& service, std::vector<Route>& routes);  // /openapi.json
+void add_admin_routes(Service& service,
+                      std::vector<Route>& routes);  // /admin/experiments: status, stop
+
+}  // namespace varve::http

@@ -1,0 +1,64 @@
+// What operators watch, in Prometheus form. Labels come from the configuration alone, so that no
+// client can add series.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "mri/ext/timings.h"
+#include "mri/kind/runtime.h"
+
+namespace varve {
+
+// One ended request.
+struct RequestMetrics {
+  std::string class_name, arm, stack, outcome;  // outcome: stop, length, cancelled, error
+  bool is_shadow = false;
+  double queue_s = 0, prefill_s = 0, ttft_s = 0, total_s = 0;  // NaN where it did not come so far
+  std::vector<float> token_gaps_ms;
+  uint64_t prompt_tokens = 0, cached_tokens = 0, output_tokens = 0;
+  bool has_timings = false;
+  mri_timings timings{};
+};
+
+// One lane at the moment of a scrape.
+struct LaneMetrics {
+  std::string stack;
+  uint32_t running = 0, waiting = 0, concurrency = 0, queue_max = 0;
+  uint64_t steps = 0, step_clips = 0, demotions = 0;
+  bool peak = false;
+  double last_progress_age_s = 0, oldest_wait_s = 0;
+  mri_kv_usage usage{};
+  uint64_t kept_prefix_bytes = 0, budget_bytes = 0, used_bytes = 0;
+  std::vector<std::pair<std::string, uint64_t>> plugin_errors;  // plugin, count
+};
+
+// Thread-safe.
+class Metrics {
+ public:
+  struct Names {
+    std::vector<std::string> classes, stacks, arms;
+    std::string model, version;
+  };
+  static std::unique_ptr<Metrics> make(const Names& names);
+  virtual ~Metrics() = default;
+
+  virtual void record(const RequestMetrics& request) = 0;
+  virtual void rejected(const std::string& class_name,
+                        const std::string& why) = 0;  // queue, quota, …
+  virtual void http(const std::string& route, int status,
+                    double seconds) = 0;  // route: its pattern
+  virtual void exposed(const std::string& experiment, const std::string& arm) = 0;
+  virtual void reloaded(bool ok) = 0;
+  // Asked at each scrape.
+  virtual void set_lanes(std::function<std::vector<LaneMetrics>()> lanes) = 0;
+  // Text exposition format 0.0.4.
+  virtual std::string text() const = 0;
+  // Sums of all timings recorded so far, for the health board.
+  virtual mri_timings timings() const = 0;
+};
+
+}  // namespace varve

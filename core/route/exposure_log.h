@@ -1,0 +1,73 @@
+// What experiments are judged by: one row per request and per replayed request, in SQLite.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "core/engine/request.h"
+
+namespace varve {
+
+struct Exposure {
+  std::string experiment;
+  uint32_t version = 1;
+  uint64_t unit_hash = 0;
+  std::string arm, class_name, request_id, stack_digest;
+  bool forced = false, burn_in = false, is_shadow = false;
+  uint64_t block = 0;                                                // switchback
+  double wall_s = 0;                                                 // seconds since 1970
+  double ttft_ms = 0, gap_p50_ms = 0, gap_p99_ms = 0, total_ms = 0;  // NaN where there is none
+  uint64_t prompt_tokens = 0, cached_tokens = 0, output_tokens = 0;
+  uint64_t hot_bytes = 0, warm_bytes = 0, cold_bytes = 0;
+  std::string finish, error;  // error: status code name, or empty
+};
+
+// Teacher-forced comparison of one request's text on an arm's stack against the exact stack.
+struct QualitySample {
+  std::string experiment;
+  uint32_t version = 1;
+  std::string arm, request_id;
+  double wall_s = 0;
+  uint64_t tokens = 0, depth_tokens = 0;  // compared, and how deep in the context they stand
+  double delta_nll = 0, mean_kld = 0, top1_agreement = 0;
+};
+
+struct ExperimentEvent {  // started, weights changed, arm stopped, …
+  std::string experiment, what, detail;
+  double wall_s = 0;
+};
+
+// Thread-safe. Writing never blocks the caller: rows go to a bounded queue and one writer thread;
+// what does not fit, or fails (disk full), is counted, never waited for.
+class ExposureLog {
+ public:
+  // Creates the file (WAL, schema version in user_version) or opens one of a known version. Rotates
+  // to "<path>.1" when it grows past bytes_max.
+  static absl::StatusOr<std::unique_ptr<ExposureLog>> open(const std::string& path,
+                                                           uint64_t bytes_max);
+  virtual ~ExposureLog() = default;  // writes what is queued
+  virtual void add(Exposure row) = 0;
+  virtual void add(QualitySample row) = 0;
+  virtual void add(ExperimentEvent row) = 0;
+  virtual void flush() = 0;  // returns when everything added before is in the file, or failed
+  struct Counts {
+    uint64_t written = 0, dropped = 0, failed = 0;
+  };
+  virtual Counts counts() const = 0;
+};
+
+// Reads a log that a server may be writing to. [any]
+absl::StatusOr<std::vector<Exposure>> read_exposures(const std::string& path,
+                                                     const std::string& experiment,
+                                                     uint32_t version);
+absl::StatusOr<std::vector<QualitySample>> read_quality(const std::string& path,
+                                                        const std::string& experiment,
+                                                        uint32_t version);
+absl::StatusOr<std::vector<ExperimentEvent>> read_events(const std::string& path,
+                                                         const std::string& experiment);
+absl::StatusOr<std::vector<std::string>> read_experiments(const std::string& path);
+
+}  // namespace varve
