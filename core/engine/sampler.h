@@ -35,6 +35,10 @@ class Sampler {
   // sampling and the options need it.
   static absl::StatusOr<std::unique_ptr<Sampler>> make(const SamplerOptions& options,
                                                        const Stack& stack);
+  // The same with the runtime's table, which may be absent, and its vocabulary's size.
+  static absl::StatusOr<std::unique_ptr<Sampler>> make(const SamplerOptions& options,
+                                                       const mri::Peer<mri_sampling_v1>& sampling,
+                                                       uint64_t n_vocabulary);
   virtual ~Sampler() = default;
 
   // A token number, taken into account for the next one. NaN counts as -inf; an error when no logit

@@ -130,8 +130,10 @@ absl::StatusOr<Answer> generate(Session& session, const Text& text, Sampler& sam
   size_t n_told = 0;
   while (answer.n_tokens < max_tokens) {
     const absl::StatusOr<int32_t> token = sampler.sample(session.logits());
-    if (!token.ok()) return token.status();
-    if (text.is_end(*token)) {
+    // A grammar that allows nothing more has ended the answer.
+    const bool is_complete = token.status().code() == absl::StatusCode::kOutOfRange;
+    if (!token.ok() && !is_complete) return token.status();
+    if (is_complete || text.is_end(*token)) {
       answer.finish = Finish::kEnd;
       break;
     }

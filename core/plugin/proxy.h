@@ -11,7 +11,10 @@
 #include "absl/container/flat_hash_set.h"
 #include "core/base/mutex.h"
 #include "core/plugin/guard.h"
+#include "mri/ext/memory.h"
+#include "mri/ext/sampling.h"
 #include "mri/ext/text.h"
+#include "mri/ext/timings.h"
 #include "mri/kind/attention.h"
 #include "mri/kind/batching.h"
 #include "mri/kind/kv_tier.h"
@@ -39,9 +42,13 @@ struct PluginPort {
   PluginPort(std::string who, LogSink log) : guard(std::move(who), std::move(log)) {}
 
   PluginGuard guard;
-  void* self = nullptr;               // the plugin's
-  const void* table = nullptr;        // the plugin's, of its kind's interface
-  const mri_text_v1* text = nullptr;  // the plugin's, of runtimes that have it
+  void* self = nullptr;         // the plugin's
+  const void* table = nullptr;  // the plugin's, of its kind's interface
+  // The plugin's, of runtimes that have them complete.
+  const mri_text_v1* text = nullptr;
+  const mri_sampling_v1* sampling = nullptr;
+  const mri_memory_v1* memory = nullptr;
+  const mri_timings_v1* timings = nullptr;
   uint32_t negotiated = 0;
   ActiveContexts contexts;  // of runtimes
 };
@@ -55,6 +62,10 @@ extern const mri_batching_v1 kBatchingProxy;
 // MRI_CONFIRM_UNKNOWN.
 extern const mri_runtime_v1 kRuntimeProxy;
 extern const mri_text_v1 kTextProxy;
+extern const mri_sampling_v1 kSamplingProxy;
+// reuse: a context whose n_tokens cannot be is released before the error is told.
+extern const mri_memory_v1 kMemoryProxy;
+extern const mri_timings_v1 kTimingsProxy;
 
 // The interface that a plugin of a kind must offer. Tables are {u32 size, u32 reserved, functions}.
 struct KindInterface {
@@ -66,6 +77,16 @@ struct KindInterface {
 
 // nullptr for an unknown kind.
 const KindInterface* kind_interface(std::string_view kind);
+
+// An interface that a runtime may offer besides its kind's.
+struct OptionalInterface {
+  const char* id;
+  const void* proxy;
+  // Keeps `table` in the port if it is complete.
+  void (*accept)(PluginPort& port, const void* table);
+  bool (*is_offered)(const PluginPort& port);
+};
+std::span<const OptionalInterface> optional_interfaces();
 
 // Is `table` complete: `bytes` long at least, no null function from `first_function` on?
 bool is_complete(const void* table, uint32_t bytes, uint32_t first_function);

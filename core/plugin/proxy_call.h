@@ -3,6 +3,8 @@
 
 #include <cstddef>
 
+#include "absl/container/inlined_vector.h"
+#include "absl/strings/str_cat.h"
 #include "core/plugin/proxy.h"
 #include "mri/sdk/sizes.hpp"
 
@@ -47,6 +49,44 @@ mri_status plain(PluginPort& port, mri_error* caller_err, Call&& call) {
   if (const mri_status status = port.guard.check_active(err.get()); status != MRI_OK) return status;
   return port.guard.contain(err.get(), [&] { return call(err.get()); });
 }
+
+// Holds contexts for one call; the plugin is called without any lock.
+class StepLease {
+ public:
+  StepLease(PluginPort& port, uint64_t ctx) : StepLease(port, Contexts{ctx}) {}
+  StepLease(PluginPort& port, const mri_step_req& req) : StepLease(port, contexts_of(req)) {}
+  ~StepLease() {
+    if (taken_ == 0) port_.contexts.leave(contexts_);
+  }
+  StepLease(const StepLease&) = delete;
+  StepLease& operator=(const StepLease&) = delete;
+
+  // MRI_OK, or MRI_E_STATE with text.
+  mri_status check(mri_error* err) const {
+    if (taken_ == 0) return MRI_OK;
+    if (taken_ == UINT64_MAX) return fill_error(err, MRI_E_NOT_FOUND, "there is no context 0");
+    return fill_error(err, MRI_E_STATE,
+                      absl::StrCat("context ", taken_,
+                                   " has another step or summary call under way, or is named "
+                                   "twice: one at a time per context"));
+  }
+
+ private:
+  using Contexts = absl::InlinedVector<uint64_t, 16>;
+
+  StepLease(PluginPort& port, Contexts contexts)
+      : port_(port), contexts_(std::move(contexts)), taken_(port.contexts.enter(contexts_)) {}
+
+  static Contexts contexts_of(const mri_step_req& req) {
+    Contexts contexts;
+    for (uint64_t i = 0; i < req.n_seqs; ++i) contexts.push_back(req.seqs[i].ctx);
+    return contexts;
+  }
+
+  PluginPort& port_;
+  const Contexts contexts_;  // a copy: the plugin may write to the request's sequences
+  const uint64_t taken_;
+};
 
 inline const char* nothing_wrong() { return nullptr; }
 

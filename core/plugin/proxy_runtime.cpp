@@ -1,50 +1,11 @@
 // Proxies of a runtime: its four methods and its text functions; and what each kind must offer.
 #include <cstring>
+#include <type_traits>
 
-#include "absl/container/inlined_vector.h"
-#include "absl/strings/str_cat.h"
 #include "core/plugin/proxy_call.h"
 
 namespace varve {
 namespace {
-
-// Holds contexts for one call; the plugin is called without any lock.
-class StepLease {
- public:
-  StepLease(PluginPort& port, uint64_t ctx) : StepLease(port, Contexts{ctx}) {}
-  StepLease(PluginPort& port, const mri_step_req& req) : StepLease(port, contexts_of(req)) {}
-  ~StepLease() {
-    if (taken_ == 0) port_.contexts.leave(contexts_);
-  }
-  StepLease(const StepLease&) = delete;
-  StepLease& operator=(const StepLease&) = delete;
-
-  // MRI_OK, or MRI_E_STATE with text.
-  mri_status check(mri_error* err) const {
-    if (taken_ == 0) return MRI_OK;
-    if (taken_ == UINT64_MAX) return fill_error(err, MRI_E_NOT_FOUND, "there is no context 0");
-    return fill_error(err, MRI_E_STATE,
-                      absl::StrCat("context ", taken_,
-                                   " has another step or summary call under way, or is named "
-                                   "twice: one at a time per context"));
-  }
-
- private:
-  using Contexts = absl::InlinedVector<uint64_t, 16>;
-
-  StepLease(PluginPort& port, Contexts contexts)
-      : port_(port), contexts_(std::move(contexts)), taken_(port.contexts.enter(contexts_)) {}
-
-  static Contexts contexts_of(const mri_step_req& req) {
-    Contexts contexts;
-    for (uint64_t i = 0; i < req.n_seqs; ++i) contexts.push_back(req.seqs[i].ctx);
-    return contexts;
-  }
-
-  PluginPort& port_;
-  const Contexts contexts_;  // a copy: the plugin may write to the request's sequences
-  const uint64_t taken_;
-};
 
 mri_status init_context(void* self, const mri_init_req* req, mri_init_rsp* rsp, mri_error* err) {
   PluginPort& port = port_of(self);
@@ -216,6 +177,30 @@ uint64_t ActiveContexts::enter(std::span<const uint64_t> contexts) {
 void ActiveContexts::leave(std::span<const uint64_t> contexts) {
   const MutexLock lock(&mutex_);
   for (const uint64_t context : contexts) active_.erase(context);
+}
+
+namespace {
+
+template <auto member>
+constexpr OptionalInterface optional(const char* id, const void* proxy) {
+  using Table = std::remove_cvref_t<decltype(*(std::declval<PluginPort&>().*member))>;
+  return {id, proxy,
+          [](PluginPort& port, const void* table) {
+            if (is_complete(table, sizeof(Table), 8))
+              port.*member = static_cast<const Table*>(table);
+          },
+          [](const PluginPort& port) { return port.*member != nullptr; }};
+}
+
+}  // namespace
+
+std::span<const OptionalInterface> optional_interfaces() {
+  static const OptionalInterface kOptional[] = {
+      optional<&PluginPort::text>(MRI_TEXT, &kTextProxy),
+      optional<&PluginPort::sampling>(MRI_SAMPLING, &kSamplingProxy),
+      optional<&PluginPort::memory>(MRI_MEMORY, &kMemoryProxy),
+      optional<&PluginPort::timings>(MRI_TIMINGS, &kTimingsProxy)};
+  return kOptional;
 }
 
 const KindInterface* kind_interface(std::string_view kind) {

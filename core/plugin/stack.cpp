@@ -116,9 +116,10 @@ absl::Status Stack::Member::check_object() {
   ErrorSlot err(nullptr);
   const mri_status status = port->guard.contain(err.get(), [&] {
     port->table = plugin->get_interface(plugin->self, kind.id);
-    const void* text = plugin->get_interface(plugin->self, MRI_TEXT);
-    if (is_complete(text, sizeof(mri_text_v1), 8))
-      port->text = static_cast<const mri_text_v1*>(text);
+    if (kind.kind == "runtime") {
+      for (const OptionalInterface& optional : optional_interfaces())
+        optional.accept(*port, plugin->get_interface(plugin->self, optional.id));
+    }
     caps.hdr.struct_size = sizeof(caps);
     return plugin->query_caps(plugin->self, &caps, err.get());
   });
@@ -196,10 +197,13 @@ absl::Status Stack::activate(Member& member) {
 const void* Stack::find(std::string_view id, uint32_t ordinal, void** self) const {
   *self = nullptr;
   for (const auto& member : members_) {
-    const bool is_text = id == MRI_TEXT && member->port->text != nullptr;
-    if ((id != member->kind.id && !is_text) || ordinal-- != 0) continue;
+    const void* proxy = id == member->kind.id ? member->kind.proxy : nullptr;
+    for (const OptionalInterface& optional : optional_interfaces()) {
+      if (id == optional.id && optional.is_offered(*member->port)) proxy = optional.proxy;
+    }
+    if (proxy == nullptr || ordinal-- != 0) continue;
     *self = member->port.get();
-    return is_text ? &kTextProxy : member->kind.proxy;
+    return proxy;
   }
   return nullptr;
 }

@@ -51,6 +51,9 @@ class Stack {
   // stack is destroyed.
   mri::Peer<mri_runtime_v1> runtime() const { return peer<mri_runtime_v1>(MRI_RUNTIME); }
   mri::Peer<mri_text_v1> text() const { return peer<mri_text_v1>(MRI_TEXT); }
+  mri::Peer<mri_sampling_v1> sampling() const { return peer<mri_sampling_v1>(MRI_SAMPLING); }
+  mri::Peer<mri_memory_v1> memory() const { return peer<mri_memory_v1>(MRI_MEMORY); }
+  mri::Peer<mri_timings_v1> timings() const { return peer<mri_timings_v1>(MRI_TIMINGS); }
   mri::Peer<mri_batching_v1> batching() const { return peer<mri_batching_v1>(MRI_BATCHING); }
   template <class Table>
   mri::Peer<Table> peer(const char* id, uint32_t ordinal = 0) const {

@@ -10,6 +10,20 @@
 //   std::string detokenize(std::span<const int32_t> tokens, bool special)
 //   std::string chat(std::span<const mri_chat_message> messages, bool add_generation_prompt)
 //   bool is_end(int32_t token)
+// mri.sampling/1 (ext/sampling.h) when it has:
+//   uint64_t create_sampler(const mri_sampler_req&)
+//   int32_t sample(uint64_t sampler, const float* logits)
+//   void accept(uint64_t sampler, std::span<const int32_t> tokens)
+//   void release_sampler(uint64_t sampler)
+// mri.memory/1 (ext/memory.h) when it has:
+//   void reuse(const mri_reuse_req&, mri_reuse_rsp&)
+//   void keep(uint64_t ctx, std::span<const mri_prefix_key> keys, uint32_t flags)
+//   void forget(const mri_prefix_key& last_key)
+//   uint64_t shrink(uint64_t ctx, uint64_t wanted_bytes)   returns the bytes freed
+//   void memory_usage(mri_memory_usage&)
+// mri.timings/1 (ext/timings.h) when it has:
+//   void enable_timings(uint64_t ctx, bool on)
+//   void read_timings(uint64_t ctx, mri_timings&)
 // and mri.kernels/1 (ext/kernels.h) when it has:
 //   static const mri_kernels_v1* kernels()   asked before activate too; the same answer each time
 #pragma once
@@ -19,7 +33,10 @@
 #include <vector>
 
 #include "mri/ext/kernels.h"
+#include "mri/ext/memory.h"
+#include "mri/ext/sampling.h"
 #include "mri/ext/text.h"
+#include "mri/ext/timings.h"
 #include "mri/kind/runtime.h"
 #include "mri/sdk/plugin.hpp"
 
@@ -79,6 +96,95 @@ struct text {
 };
 
 template <class Class>
+struct sampling {
+  static mri_status create(void* self, const mri_sampler_req* req, uint64_t* sampler,
+                           mri_error* err) {
+    return call<Class>(self, req, err, [sampler](Class& c, const auto& in) {
+      check(sampler);
+      *sampler = c.create_sampler(in);
+    });
+  }
+  static mri_status sample(void* self, uint64_t sampler, const float* logits, int32_t* token,
+                           mri_error* err) {
+    return guard(err, [&] {
+      check(logits);
+      check(token);
+      *token = object<Class>(self).sample(sampler, logits);
+    });
+  }
+  static mri_status accept(void* self, uint64_t sampler, const int32_t* tokens, uint64_t n_tokens,
+                           mri_error* err) {
+    return guard(err, [&] {
+      if (n_tokens > 0) check(tokens);
+      object<Class>(self).accept(sampler, std::span<const int32_t>(tokens, n_tokens));
+    });
+  }
+  static void release(void* self, uint64_t sampler) {
+    guard(nullptr, [&] { object<Class>(self).release_sampler(sampler); });
+  }
+
+  static void check(const void* pointer) {
+    if (pointer == nullptr) throw Error(MRI_E_ARG, "null pointer");
+  }
+
+  static constexpr mri_sampling_v1 table = {
+      sizeof(mri_sampling_v1), 0, create, sample, accept, release};
+};
+
+template <class Class>
+struct memory {
+  static mri_status reuse(void* self, const mri_reuse_req* req, mri_reuse_rsp* rsp,
+                          mri_error* err) {
+    return call<Class>(self, req, rsp, err,
+                       [](Class& c, const auto& in, auto& out) { return c.reuse(in, out); });
+  }
+  static mri_status keep(void* self, uint64_t ctx, const mri_prefix_key* keys, uint64_t n_keys,
+                         uint32_t flags, mri_error* err) {
+    return guard(err, [&] {
+      if (n_keys > 0 && keys == nullptr) throw Error(MRI_E_ARG, "null keys");
+      object<Class>(self).keep(ctx, std::span<const mri_prefix_key>(keys, n_keys), flags);
+    });
+  }
+  static mri_status forget(void* self, const mri_prefix_key* last_key, mri_error* err) {
+    return guard(err, [&] {
+      if (last_key == nullptr) throw Error(MRI_E_ARG, "null key");
+      object<Class>(self).forget(*last_key);
+    });
+  }
+  static mri_status shrink(void* self, uint64_t ctx, uint64_t wanted_bytes, uint64_t* freed_bytes,
+                           mri_error* err) {
+    return guard(err, [&] {
+      if (freed_bytes == nullptr) throw Error(MRI_E_ARG, "null result");
+      *freed_bytes = object<Class>(self).shrink(ctx, wanted_bytes);
+    });
+  }
+  static mri_status usage(void* self, mri_memory_usage* out, mri_error* err) {
+    return guard(err, [&] {
+      Response<mri_memory_usage> usage(out);
+      object<Class>(self).memory_usage(*usage);
+    });
+  }
+
+  static constexpr mri_memory_v1 table = {
+      sizeof(mri_memory_v1), 0, reuse, keep, forget, shrink, usage};
+};
+
+template <class Class>
+struct timings {
+  static mri_status enable(void* self, uint64_t ctx, uint32_t on, mri_error* err) {
+    return guard(err, [&] { object<Class>(self).enable_timings(ctx, on != 0); });
+  }
+  static mri_status read(void* self, uint64_t ctx, mri_timings* out, mri_error* err) {
+    return guard(err, [&] {
+      Response<mri_timings> timings(out);
+      object<Class>(self).read_timings(ctx, *timings);
+    });
+  }
+
+  static constexpr mri_timings_v1 table = {sizeof(mri_timings_v1), 0, enable, read};
+};
+
+template <class Class>
 struct runtime {
   static mri_status init_context(void* self, const mri_init_req* req, mri_init_rsp* rsp,
                                  mri_error* err) {
@@ -114,6 +220,17 @@ struct runtime {
     if (id == MRI_RUNTIME) return &table;
     if constexpr (requires(Class & c, mri_model_info & info) { c.model_info(info); }) {
       if (id == MRI_TEXT) return &text<Class>::table;
+    }
+    if constexpr (requires(Class & c, const mri_sampler_req& req) { c.create_sampler(req); }) {
+      if (id == MRI_SAMPLING) return &sampling<Class>::table;
+    }
+    if constexpr (requires(Class & c, const mri_reuse_req& req, mri_reuse_rsp& rsp) {
+                    c.reuse(req, rsp);
+                  }) {
+      if (id == MRI_MEMORY) return &memory<Class>::table;
+    }
+    if constexpr (requires(Class & c, mri_timings & sums) { c.read_timings(0, sums); }) {
+      if (id == MRI_TIMINGS) return &timings<Class>::table;
     }
     if constexpr (requires { Class::kernels(); }) {
       if (id == MRI_KERNELS) return Class::kernels();

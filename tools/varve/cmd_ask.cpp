@@ -129,13 +129,18 @@ absl::StatusOr<Outcome> answer(const CommandLine& line, const Profile& profile, 
     outcome.memory_map = *std::move(map);
   }
 
-  Sampler sampler({generate_with.temperature, generate_with.top_p, generate_with.seed});
+  SamplerOptions sampling;
+  sampling.temperature = generate_with.temperature;
+  sampling.top_p = generate_with.top_p;
+  sampling.seed = generate_with.seed;
+  const absl::StatusOr<std::unique_ptr<Sampler>> sampler = Sampler::make(sampling, *model.stack);
+  if (!sampler.ok()) return sampler.status();
   const uint64_t max_tokens =
       std::min(line.has("max-tokens") ? line.get<uint64_t>("max-tokens") : generate_with.max_tokens,
                model.max_tokens - prompt->size());
   const auto write_start = std::chrono::steady_clock::now();
   absl::StatusOr<Answer> written =
-      generate(**session, model.text, sampler, max_tokens, [&](std::string_view text) {
+      generate(**session, model.text, **sampler, max_tokens, [&](std::string_view text) {
         if (!line.json()) std::cout << text << std::flush;
       });
   if (!line.json()) std::cout << std::endl;

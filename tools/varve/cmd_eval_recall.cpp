@@ -137,9 +137,10 @@ class Recall {
     tokens->insert(tokens->end(), number->lead.begin(), number->lead.end());
     absl::Status status = session.append(*tokens);
     size_t n_right = 0;
-    Sampler greedy({});
+    const absl::StatusOr<std::unique_ptr<Sampler>> greedy = Sampler::make({}, *model_.stack);
+    if (!greedy.ok()) return greedy.status();
     for (size_t i = 0; status.ok() && i < number->digits.size(); ++i) {
-      const absl::StatusOr<int32_t> found = greedy.sample(session.logits());
+      const absl::StatusOr<int32_t> found = (*greedy)->sample(session.logits());
       if (!found.ok()) return found.status();
       if (*found == number->digits[i]) n_right += number->n_digits[i];
       status = session.append({&number->digits[i], 1});

@@ -18,6 +18,15 @@ typedef struct mri_attn_seq {
   uint32_t reserved;
   uint64_t context;
 } mri_attn_seq;
+typedef struct mri_attn_times {
+  uint32_t struct_size, reserved;
+  uint64_t local_ns;
+  uint64_t sparse_ns;
+  uint64_t summary_ns;
+  uint64_t n_choices, blocks_chosen;
+  uint64_t blocks_chosen_again;
+  uint64_t blocks_min, blocks_max;
+} mri_attn_times;
 typedef struct mri_attn_req {
   mri_req_hdr hdr;
   const mri_attn_seq* seqs;
@@ -32,6 +41,7 @@ typedef struct mri_attn_req {
   uint32_t trained_tokens;
   uint32_t reserved;
   const void* runtime;
+  mri_attn_times* times;
 } mri_attn_req;
 #define MRI_ATTN_BLOCKS 0u
 #define MRI_ATTN_SUMMARY 1u
@@ -269,6 +279,9 @@ typedef struct mri_init_rsp {
   uint64_t n_chunks, n_chunks_retried;
   mri_kv_usage usage;
 } mri_init_rsp;
+#define MRI_STEP_PROMPT 1u
+#define MRI_STEP_MORE 2u
+#define MRI_STEP_NO_SUMMARIES 4u
 typedef struct mri_step_seq {
   uint64_t ctx;
   const int32_t* tokens;
@@ -277,7 +290,9 @@ typedef struct mri_step_seq {
   uint32_t all_logits;
   int32_t status;
   uint64_t position;
-  uint64_t reserved, reserved1;
+  uint32_t flags;
+  uint32_t reserved;
+  uint64_t reserved1;
 } mri_step_seq;
 typedef struct mri_step_req {
   mri_req_hdr hdr;

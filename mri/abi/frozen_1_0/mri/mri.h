@@ -2,4 +2,5 @@
  * Never edited. The headers in include/ are the ones to read. */
 #pragma once
 #include "base.h"
+#include "extensions.h"
 #include "kinds.h"

@@ -34,6 +34,19 @@ typedef struct mri_attn_seq {
   uint64_t context;
 } mri_attn_seq;
 
+/* Where the time of plan and run goes and what they chose. The callee adds to it; nanoseconds are
+ * of the calling thread's clock. blocks_min is meaningful once n_choices > 0. Grows at the end. */
+typedef struct mri_attn_times {
+  uint32_t struct_size, reserved; /* the caller's size: members beyond it are not there */
+  uint64_t local_ns;              /* sinks, window, and whatever is read densely */
+  uint64_t sparse_ns;             /* choosing blocks and reading them */
+  uint64_t summary_ns;            /* reading summaries */
+  /* A choice is made for one KV head of one item. */
+  uint64_t n_choices, blocks_chosen;
+  uint64_t blocks_chosen_again;    /* of these, chosen the time before too */
+  uint64_t blocks_min, blocks_max; /* of one choice */
+} mri_attn_times;
+
 /* One layer of one step. Grows at the end. */
 typedef struct mri_attn_req {
   mri_req_hdr hdr;
@@ -48,7 +61,8 @@ typedef struct mri_attn_req {
   float scale;             /* 1 / sqrt(head_dim) unless the model says otherwise */
   uint32_t trained_tokens; /* longest distance the model was trained on */
   uint32_t reserved;
-  const void* runtime; /* the runtime's own: passed on to its kernel table as it is */
+  const void* runtime;   /* the runtime's own: passed on to its kernel table as it is */
+  mri_attn_times* times; /* NULL: not asked for; measuring costs nothing then */
 } mri_attn_req;
 
 #define MRI_ATTN_BLOCKS 0u  /* entry reads blocks[index .. index + count) */

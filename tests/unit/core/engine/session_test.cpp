@@ -44,9 +44,9 @@ class SessionTest : public testing::Test {
 TEST_F(SessionTest, StreamsTheAnswerInWholeCharacters) {
   const auto session = start(question("a document\nWhere is Zürich €?"));
   ASSERT_TRUE(session.ok()) << session.status();
-  Sampler sampler({});
+  const auto sampler = *Sampler::make({}, {}, 0);
   std::vector<std::string> pieces;
-  const auto answer = generate(**session, text(), sampler, 100,
+  const auto answer = generate(**session, text(), *sampler, 100,
                                [&](std::string_view piece) { pieces.emplace_back(piece); });
   ASSERT_TRUE(answer.ok()) << answer.status();
   EXPECT_EQ(answer->text, "Where is Zürich €?");
@@ -59,10 +59,10 @@ TEST_F(SessionTest, StreamsTheAnswerInWholeCharacters) {
 
 TEST_F(SessionTest, StopsAtTheLimitAndTellsTheRest) {
   const auto session = start(question("€€"));
-  Sampler sampler({});
+  const auto sampler = *Sampler::make({}, {}, 0);
   std::string told;
   const auto answer =
-      generate(**session, text(), sampler, 4, [&](std::string_view piece) { told += piece; });
+      generate(**session, text(), *sampler, 4, [&](std::string_view piece) { told += piece; });
   ASSERT_TRUE(answer.ok());
   EXPECT_EQ(answer->finish, Finish::kLength);
   EXPECT_EQ(answer->n_tokens, 4u);
@@ -112,8 +112,8 @@ TEST_F(SessionTest, CancelStopsPromptAndSteps) {
   const auto session = start({'a'}, options);
   ASSERT_TRUE(session.ok());
   cancel = 1;
-  Sampler sampler({});
-  const auto answer = generate(**session, text(), sampler, 4, [](std::string_view) {});
+  const auto sampler = *Sampler::make({}, {}, 0);
+  const auto answer = generate(**session, text(), *sampler, 4, [](std::string_view) {});
   EXPECT_EQ(answer.status().code(), absl::StatusCode::kCancelled);
 }
 
