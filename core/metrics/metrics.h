@@ -1,5 +1,7 @@
 // What operators watch, in Prometheus form. Labels come from the configuration alone, so that no
-// client can add series.
+// client can add series: a class, stack or arm that Names does not have is "other", and of all that
+// is named elsewhere in the configuration or in the code (routes, experiments, plugins, reasons)
+// the first kNamesMax count, the rest is "other".
 #pragma once
 
 #include <cstdint>
@@ -12,6 +14,8 @@
 #include "mri/kind/runtime.h"
 
 namespace varve {
+
+inline constexpr size_t kNamesMax = 64;
 
 // One ended request.
 struct RequestMetrics {
@@ -52,6 +56,8 @@ class Metrics {
   virtual void http(const std::string& route, int status,
                     double seconds) = 0;  // route: its pattern
   virtual void exposed(const std::string& experiment, const std::string& arm) = 0;
+  // A guardrail or an operator set the arm's weight to 0.
+  virtual void stopped(const std::string& experiment, const std::string& arm) = 0;
   virtual void reloaded(bool ok) = 0;
   // Asked at each scrape.
   virtual void set_lanes(std::function<std::vector<LaneMetrics>()> lanes) = 0;
