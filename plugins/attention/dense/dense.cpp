@@ -1,6 +1,7 @@
 // Exact attention: every query reads every live block before it, at true positions.
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -17,6 +18,27 @@ struct Tile {
   uint32_t first, n, block, last;
 };
 
+// Adds the time of its life to local_ns; does nothing when the caller did not ask.
+class Timer {
+ public:
+  explicit Timer(const mri_attn_req& req)
+      : times_(req.times != nullptr && req.times->struct_size >= sizeof(mri_attn_times) ? req.times
+                                                                                        : nullptr) {
+    if (times_ != nullptr) start_ = std::chrono::steady_clock::now();
+  }
+  ~Timer() {
+    if (times_ == nullptr) return;
+    const std::chrono::nanoseconds passed = std::chrono::steady_clock::now() - start_;
+    times_->local_ns += static_cast<uint64_t>(passed.count());
+  }
+  Timer(const Timer&) = delete;
+  Timer& operator=(const Timer&) = delete;
+
+ private:
+  mri_attn_times* const times_;
+  std::chrono::steady_clock::time_point start_;
+};
+
 class Dense {
  public:
   Dense(const mri::Host& host, const mri::Params& params)
@@ -25,6 +47,7 @@ class Dense {
         tile_queries_(params.get<uint32_t>("tile_queries") / kBlock * kBlock) {}
 
   mri_status plan(const mri_attn_req& req, mri_attn_plan& plan) const {
+    const Timer timer(req);
     if (req.n_kv_heads == 0) throw mri::Error(MRI_E_ARG, "dense: n_kv_heads is 0");
     mri::Writer<mri_attn_item> items(plan.items, plan.items_capacity, &plan.n_items);
     mri::Writer<mri_attn_entry> entries(plan.entries, plan.entries_capacity, &plan.n_entries);
@@ -41,6 +64,7 @@ class Dense {
   }
 
   mri_status run(const mri_attn_req& req, const mri_attn_plan& plan) const {
+    const Timer timer(req);
     const uint64_t group = req.n_heads / req.n_kv_heads, row = group * (req.head_dim + 1);
     // Parts of one item: the first writes the result, the others write scratch, which is then
     // merged.

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "mri/sdk/error.hpp"
+#include "times.h"
 
 namespace hybrid {
 namespace {
@@ -25,7 +26,8 @@ class Chooser {
         item_(item),
         seq_(req.seqs[item.seq]),
         tile_(tile),
-        remembered_(remembered),
+        remembered_(options.reuse_steps > 1 ? remembered : nullptr),
+        timed_(asked(req) != nullptr ? remembered : nullptr),
         scratch_(scratch) {
     const uint32_t end = seq_.position + tile.first + tile.n;
     true_positions_ = options.positions == Positions::kTrue ||
@@ -54,7 +56,7 @@ class Chooser {
     window_ = blocks.subspan(window, stop - window);
   }
 
-  uint64_t entries(mri_attn_entry* out) {
+  Chosen entries(mri_attn_entry* out) {
     pick_blocks();
     out_ = out;
     const auto far = static_cast<int32_t>(tile_.block - window_first_);
@@ -65,7 +67,7 @@ class Chooser {
     const auto window_distance =
         window_.empty() ? 0 : static_cast<int32_t>(tile_.block) - static_cast<int32_t>(window_[0]);
     add_blocks(window_, window_distance, /*as_in_text=*/true);
-    return n_;
+    return {n_, chose_, static_cast<uint32_t>(scratch_.chosen.size()), n_again()};
   }
 
  private:
@@ -77,6 +79,7 @@ class Chooser {
       return;
     }
     chosen.clear();
+    chose_ = true;
     if (options_.top_k > 0) {
       const std::span<const uint32_t> blocks = shortlist();
       for (const uint32_t i : best(MRI_SCORE_SKETCH, blocks, options_.top_k)) {
@@ -84,6 +87,17 @@ class Chooser {
       }
     }
     add_hints();
+  }
+
+  // How many of the chosen blocks the query before chose too; remembers the chosen ones.
+  uint32_t n_again() const {
+    if (timed_ == nullptr || !chose_) return 0;
+    uint32_t n = 0;
+    for (const uint32_t block : scratch_.chosen) {
+      n += std::binary_search(timed_->chosen.begin(), timed_->chosen.end(), block);
+    }
+    timed_->chosen.assign(scratch_.chosen.begin(), scratch_.chosen.end());
+    return n;
   }
 
   // The share of the candidates that is worth ranking. The bound picks it for the tiles of a
@@ -218,12 +232,14 @@ class Chooser {
   const mri_attn_seq& seq_;
   const Tile& tile_;
   Remembered* const remembered_;
+  Remembered* const timed_;
   Scratch& scratch_;
   bool true_positions_, read_all_, thorough_;
   uint32_t window_first_, query_step_;
   std::span<const uint32_t> sinks_, candidates_, window_;
   mri_attn_entry* out_ = nullptr;
   uint64_t n_ = 0;
+  bool chose_ = false;
 };
 
 }  // namespace
@@ -248,9 +264,9 @@ uint64_t entries_max(const mri_attn_seq& seq, const Live& live, const Options& o
          seq.n_summaries;
 }
 
-uint64_t choose(const Options& options, const mri_kernels_v1& kernels, const mri_attn_req& req,
-                uint32_t s, uint32_t kv_head, const Tile& tile, const Live& live,
-                Remembered* remembered, Scratch& scratch, mri_attn_entry* out) {
+Chosen choose(const Options& options, const mri_kernels_v1& kernels, const mri_attn_req& req,
+              uint32_t s, uint32_t kv_head, const Tile& tile, const Live& live,
+              Remembered* remembered, Scratch& scratch, mri_attn_entry* out) {
   const mri_attn_item item{s, kv_head, tile.first, tile.n, 0, 0, 0, 0};
   return Chooser(options, kernels, req, item, tile, live, remembered, scratch).entries(out);
 }

@@ -11,6 +11,7 @@
 #include "choose.h"
 #include "memory.h"
 #include "mri/sdk/attention.hpp"
+#include "times.h"
 
 namespace hybrid {
 namespace {
@@ -21,7 +22,8 @@ constexpr uint32_t kPartBlocks = 32;  // a shorter part costs more to merge than
 struct Choice {
   uint32_t seq, kv_head;
   Tile tile;
-  uint64_t at, n_entries;
+  uint64_t at;
+  Chosen chosen;
 };
 
 // Memory that plan() keeps from step to step in each calling thread.
@@ -59,6 +61,8 @@ class Hybrid {
 
   mri_status plan(const mri_attn_req& req, mri_attn_plan& plan) const {
     if (req.n_kv_heads == 0) throw mri::Error(MRI_E_ARG, "hybrid: n_kv_heads is 0");
+    mri_attn_times* const times = asked(req);
+    const uint64_t start_ns = times != nullptr ? now_ns() : 0;
     thread_local PlanScratch kept;
     PlanScratch& scratch = kept;  // the loop's tasks run in other threads
     const uint64_t room = list_choices(req, scratch);
@@ -74,17 +78,32 @@ class Hybrid {
     host_.parallel_for(scratch.choices.size(), [&](uint64_t i, uint32_t) {
       thread_local Scratch own;
       Choice& c = scratch.choices[i];
-      c.n_entries = choose(options_, kernels_, req, c.seq, c.kv_head, c.tile, scratch.live[c.seq],
-                           remembered(req, c, scratch), own, &scratch.entries[c.at]);
+      c.chosen = choose(options_, kernels_, req, c.seq, c.kv_head, c.tile, scratch.live[c.seq],
+                        remembered(req, c, scratch), own, &scratch.entries[c.at]);
     });
     plan.n_items = plan.n_entries = 0;
     for (const Choice& c : scratch.choices) {
       add_items(req.seqs[c.seq], c, &scratch.entries[c.at], parts, plan);
     }
+    if (times != nullptr) note_choices(req, scratch.choices, now_ns() - start_ns, *times);
     return MRI_OK;
   }
 
   mri_status run(const mri_attn_req& req, const mri_attn_plan& plan) const {
+    mri_attn_times* const times = asked(req);
+    if (times == nullptr) return run_items(req, plan, nullptr);
+    thread_local std::vector<Parts> kept;
+    kept.assign(plan.n_items, Parts{});
+    const uint64_t start_ns = now_ns();
+    const mri_status status = run_items(req, plan, &kept);
+    add_divided(kept, now_ns() - start_ns, *times);
+    return status;
+  }
+
+ private:
+  // `parts`: by item, or null when time does not matter.
+  mri_status run_items(const mri_attn_req& req, const mri_attn_plan& plan,
+                       std::vector<Parts>* parts) const {
     const uint64_t group = req.n_heads / req.n_kv_heads, row = group * (req.head_dim + 1);
     // Parts of one item: the first writes the result, the others write scratch, which is then
     // merged.
@@ -105,10 +124,12 @@ class Hybrid {
       const bool part = continues(plan, i);
       float* o = part ? scratch.data() + scratch_at[i] : out(req, item, 0);
       float* lse = part ? o + item.n_queries * group * req.head_dim : out_lse(req, item, 0);
+      const uint64_t start_ns = parts != nullptr ? now_ns() : 0;
       const mri_status code = kernels_.attend(
           kernels_.self, &req, &item, plan.entries + item.first_entry, item.n_entries, o,
           (part ? group : req.n_heads) * req.head_dim, lse, part ? group : req.n_heads);
       if (code != MRI_OK) status = code;
+      if (parts != nullptr) (*parts)[i] = divide_item(req, plan, i, now_ns() - start_ns);
     });
     for (uint64_t i = 0; i < plan.n_items; ++i) {
       if (!continues(plan, i)) continue;
@@ -123,7 +144,28 @@ class Hybrid {
     return status;
   }
 
- private:
+  Parts divide_item(const mri_attn_req& req, const mri_attn_plan& plan, uint64_t i,
+                    uint64_t ns) const {
+    const mri_attn_item& item = plan.items[i];
+    const mri_attn_seq& seq = req.seqs[item.seq];
+    const uint32_t own = (seq.position + item.first_query) / kBlock;
+    return divide(seq, item, plan.entries, options_.sink_blocks,
+                  own - std::min(own, options_.window_blocks), ns);
+  }
+
+  // Choices of a prompt's tiles are not counted: they have no time before.
+  static void note_choices(const mri_attn_req& req, const std::vector<Choice>& choices, uint64_t ns,
+                           mri_attn_times& times) {
+    bool chose = false;
+    for (const Choice& c : choices) {
+      if (!c.chosen.chose) continue;
+      chose = true;
+      if ((req.seqs[c.seq].flags & MRI_ATTN_SEQ_DECODE) == 0) continue;
+      add_choice(c.chosen.n, c.chosen.n_again, times);
+    }
+    (chose ? times.sparse_ns : times.local_ns) += ns;
+  }
+
   // Fills `live` and `choices`, longest tiles first, and returns how many entries they may need
   // together.
   uint64_t list_choices(const mri_attn_req& req, PlanScratch& scratch) const {
@@ -134,7 +176,8 @@ class Hybrid {
     for (uint32_t s = 0; s < req.n_seqs; ++s) {
       const mri_attn_seq& seq = req.seqs[s];
       scratch.live[s].assign(seq, options_);
-      if (options_.reuse_steps > 1 && (seq.flags & MRI_ATTN_SEQ_DECODE) != 0 && seq.context != 0) {
+      const bool remembers = options_.reuse_steps > 1 || asked(req) != nullptr;
+      if (remembers && (seq.flags & MRI_ATTN_SEQ_DECODE) != 0 && seq.context != 0) {
         const size_t slots = (size_t{req.layer} + 1) * req.n_kv_heads;
         scratch.remembered[s] = memory_.of(seq.context, slots);
       }
@@ -142,7 +185,7 @@ class Hybrid {
       for (uint32_t end = seq.n_queries; end > 0;) {
         const Tile tile = tile_before(seq, end);
         for (uint32_t h = 0; h < req.n_kv_heads; ++h) {
-          scratch.choices.push_back({s, h, tile, room, 0});
+          scratch.choices.push_back({s, h, tile, room, {}});
           room += most;
         }
         end = tile.first;
@@ -167,12 +210,13 @@ class Hybrid {
   static void add_items(const mri_attn_seq& seq, const Choice& c, const mri_attn_entry* entries,
                         uint32_t parts, mri_attn_plan& plan) {
     uint64_t work = 0;
-    for (uint64_t i = 0; i < c.n_entries; ++i) work += pages(seq, entries[i]) * entries[i].count;
+    for (uint64_t i = 0; i < c.chosen.n_entries; ++i)
+      work += pages(seq, entries[i]) * entries[i].count;
     const uint64_t n_parts = std::clamp<uint64_t>(work / kPartBlocks, 1, parts);
     const uint64_t target = (work + n_parts - 1) / n_parts;
     open_item(c, plan);
     uint64_t done = 0;
-    for (uint64_t i = 0; i < c.n_entries; ++i) {
+    for (uint64_t i = 0; i < c.chosen.n_entries; ++i) {
       mri_attn_entry rest = entries[i];
       const uint64_t each = pages(seq, rest);
       while (rest.count > 0) {
@@ -199,8 +243,14 @@ class Hybrid {
   }
 
   static void open_item(const Choice& c, mri_attn_plan& plan) {
-    plan.items[plan.n_items++] = {
-        c.seq, c.kv_head, c.tile.first, c.tile.n, static_cast<uint32_t>(plan.n_entries), 0, 0, 0};
+    plan.items[plan.n_items++] = {c.seq,
+                                  c.kv_head,
+                                  c.tile.first,
+                                  c.tile.n,
+                                  static_cast<uint32_t>(plan.n_entries),
+                                  0,
+                                  c.chosen.chose ? kItemChose : 0,
+                                  0};
   }
 
   static bool continues(const mri_attn_plan& plan, uint64_t i) {

@@ -16,6 +16,7 @@ namespace hybrid {
 struct Remembered {
   uint64_t position = UINT64_MAX;  // of the query it was made for; UINT64_MAX: never
   std::vector<uint32_t> blocks;    // in text order
+  std::vector<uint32_t> chosen;    // by the last query that was timed, in text order
 };
 
 // Thread-safe. Keeps the contexts used last.

@@ -41,7 +41,7 @@ typedef struct mri_attn_times {
   uint64_t local_ns;              /* sinks, window, and whatever is read densely */
   uint64_t sparse_ns;             /* choosing blocks and reading them */
   uint64_t summary_ns;            /* reading summaries */
-  /* A choice is made for one KV head of one item. */
+  /* A choice is made for one KV head of one token of an answer. */
   uint64_t n_choices, blocks_chosen;
   uint64_t blocks_chosen_again;    /* of these, chosen the time before too */
   uint64_t blocks_min, blocks_max; /* of one choice */
