@@ -19,6 +19,7 @@
 #include "adapters/light/kv/cache.h"
 #include "adapters/light/model/load_model.h"
 #include "adapters/light/mutex.h"
+#include "mri/ext/memory.h"
 #include "mri/kind/runtime.h"
 #include "mri/sdk/host.hpp"
 
@@ -49,10 +50,18 @@ class Engine {
   void evict_kv(uint64_t ctx, const mri_evict_req& req, mri_evict_rsp& rsp);
   void release_context(uint64_t ctx);
 
+  // As in mri/ext/memory.h.
+  void reuse(const mri_reuse_req& req, mri_reuse_rsp& rsp);
+  void keep(uint64_t ctx, std::span<const mri_prefix_key> keys, uint32_t flags);
+  void forget(const mri_prefix_key& last_key);
+  uint64_t shrink(uint64_t ctx, uint64_t wanted_bytes);
+  void memory_usage(mri_memory_usage& usage);
+
  private:
   struct Context;
   class Lease;
 
+  uint64_t context_limit(uint64_t wanted) const;
   void check_tokens(const int32_t* tokens, uint64_t n) const;
   void prefill(Context& context, const mri_init_req& req, mri_init_rsp& rsp);
   bool prefill_chunk(Context& context, const int32_t* tokens, uint32_t n, bool last,

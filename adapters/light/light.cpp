@@ -9,6 +9,7 @@
 #include "adapters/light/engine.h"
 #include "adapters/light/kernel_table.h"
 #include "adapters/light/model/model_error.h"
+#include "adapters/light/model/shared_model.h"
 #include "adapters/light/model/tokenizer.h"
 #include "kernels/cpu_target.h"
 #include "mri/sdk/runtime.hpp"
@@ -34,6 +35,9 @@ constexpr mri_param_desc kParams[] = {
                       "where cold blocks stay readable; none keeps only summaries"),
     mri::param_string("backing_dir", "/tmp", nullptr, "directory of the backing file"),
     mri::param_int("backing_limit_mb", 0, 0, 1 << 24, "most of the backing, MiB; 0: no limit"),
+    mri::param_int("prefix_cache_mb", 1024, 0, 1 << 24,
+                   "KV memory of texts that are kept for reuse after their requests, MiB, pinned "
+                   "ones included; they go first when kv_budget_mb is reached; 0: no other limit"),
     mri::param_bool("warm_up", true,
                     "touch all buffers at start: the first request is as fast as the second"),
 };
@@ -50,8 +54,7 @@ class Light {
       tokenizer_ = std::make_unique<Tokenizer>(path, params.get<std::string>("tokenizer_path"));
       LoadOptions load;
       load.threads = host_.concurrency();
-      auto model = std::make_shared<const Model>(load_model(path, load));
-      engine_ = std::make_unique<Engine>(std::move(model), engine_options(params), host_);
+      engine_ = std::make_unique<Engine>(share_model(path, load), engine_options(params), host_);
     } catch (const ModelError& e) {
       throw mri::Error(MRI_E_ARG, e.what());
     }
@@ -71,6 +74,16 @@ class Light {
     engine_->evict_kv(ctx, req, rsp);
   }
   void release_context(uint64_t ctx) { engine_->release_context(ctx); }
+
+  void reuse(const mri_reuse_req& req, mri_reuse_rsp& rsp) { engine_->reuse(req, rsp); }
+  void keep(uint64_t ctx, std::span<const mri_prefix_key> keys, uint32_t flags) {
+    engine_->keep(ctx, keys, flags);
+  }
+  void forget(const mri_prefix_key& last_key) { engine_->forget(last_key); }
+  uint64_t shrink(uint64_t ctx, uint64_t wanted_bytes) {
+    return engine_->shrink(ctx, wanted_bytes);
+  }
+  void memory_usage(mri_memory_usage& usage) { engine_->memory_usage(usage); }
 
   void model_info(mri_model_info& info) const {
     const Model& model = engine_->model();
@@ -124,6 +137,7 @@ class Light {
                                             : BackingKind::kFile;
     options.kv.backing_directory = params.get<std::string>("backing_dir");
     options.kv.backing_limit_bytes = params.get<uint64_t>("backing_limit_mb") << 20;
+    options.kv.prefix_limit_bytes = params.get<uint64_t>("prefix_cache_mb") << 20;
     options.warm_up = params.get<bool>("warm_up");
     return options;
   }

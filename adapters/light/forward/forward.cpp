@@ -145,7 +145,8 @@ void Forward::attend(uint32_t layer, std::span<const ForwardSeq> seqs, Workspace
     seq.blocks = seqs[s].cache->blocks().data();
     seq.n_blocks = static_cast<uint32_t>(seqs[s].cache->blocks().size());
     seq.summaries = seqs[s].cache->summaries().data();
-    seq.n_summaries = static_cast<uint32_t>(seqs[s].cache->summaries().size());
+    seq.n_summaries =
+        seqs[s].no_summaries ? 0 : static_cast<uint32_t>(seqs[s].cache->summaries().size());
   }
   mri_attn_req req{};
   req.hdr.struct_size = sizeof(req);

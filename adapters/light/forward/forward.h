@@ -35,6 +35,7 @@ struct ForwardSeq {
   float* logits;   // null, [vocab] or, with all_logits, [n_tokens][vocab]
   bool all_logits;
   uint64_t context = 0;  // for plugins that remember
+  bool no_summaries = false;
 };
 
 // Thread-safe: each call takes a workspace of its own.

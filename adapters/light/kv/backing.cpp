@@ -74,27 +74,30 @@ void Backing::grow() {
     free_.push_back(static_cast<uint8_t*>(base) + i * slot_stride_);
 }
 
-const uint8_t* Backing::put(const uint8_t* data) {
-  uint8_t* slot = nullptr;
-  uint64_t offset = 0;
-  {
-    MutexLock lock(mutex_);
-    if (limit_bytes_ != 0 && used_bytes_ + slot_bytes_ > limit_bytes_) {
-      throw mri::Error(MRI_E_NOMEM,
-                       "backing: " + std::to_string(used_bytes_) + " bytes used, the limit is " +
-                           std::to_string(limit_bytes_) + "; raise runtime.backing_limit_mb");
-    }
-    if (free_.empty()) grow();
-    slot = free_.back();
-    free_.pop_back();
-    used_bytes_ += slot_bytes_;
-    // The extent with the largest base that is not behind the slot.
-    const auto after = extents_.upper_bound(slot);
-    const auto& [base, file_offset] = *std::prev(after);
-    offset = file_offset + static_cast<uint64_t>(slot - base);
+// A free slot, and where it lies in the file.
+uint8_t* Backing::take(uint64_t& offset) {
+  MutexLock lock(mutex_);
+  if (limit_bytes_ != 0 && used_bytes_ + slot_bytes_ > limit_bytes_) {
+    throw mri::Error(MRI_E_NOMEM, "backing: " + std::to_string(used_bytes_) +
+                                      " bytes used, the limit is " + std::to_string(limit_bytes_) +
+                                      "; raise runtime.backing_limit_mb");
   }
+  if (free_.empty()) grow();
+  uint8_t* slot = free_.back();
+  free_.pop_back();
+  used_bytes_ += slot_bytes_;
+  // The extent with the largest base that is not behind the slot.
+  const auto& [base, file_offset] = *std::prev(extents_.upper_bound(slot));
+  offset = file_offset + static_cast<uint64_t>(slot - base);
+  return slot;
+}
+
+Backing::Slot Backing::put(const uint8_t* data) {
+  uint64_t offset = 0;
+  uint8_t* to = take(offset);
+  Slot slot(to, [this](const uint8_t* gone) { release(gone); });
   if (kind_ == BackingKind::kRam) {
-    std::memcpy(slot, data, slot_bytes_);
+    std::memcpy(to, data, slot_bytes_);
     return slot;
   }
   for (size_t done = 0; done < slot_bytes_;) {
@@ -102,9 +105,8 @@ const uint8_t* Backing::put(const uint8_t* data) {
         pwrite(file_, data + done, slot_bytes_ - done, static_cast<off_t>(offset + done));
     if (n < 0 && errno == EINTR) continue;
     if (n <= 0) {
-      const std::string why = reason();
-      release(slot);
-      throw mri::Error(MRI_E_DEVICE, "backing file in '" + directory_ + "': write failed: " + why);
+      throw mri::Error(MRI_E_DEVICE,
+                       "backing file in '" + directory_ + "': write failed: " + reason());
     }
     done += static_cast<size_t>(n);
   }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -14,8 +15,8 @@ namespace varve::light {
 
 enum class BackingKind { kNone, kRam, kFile };
 
-// Fixed-size slots. A slot's bytes are readable through slot(i) until it is given back.
-// Thread-safe.
+// Fixed-size slots. A slot is read only, shared by whoever holds it, and given back with its last
+// holder. Thread-safe.
 //   kNone  holds nothing: a block that goes cold keeps only its summary
 //   kRam   anonymous memory outside the KV budget
 //   kFile  an unlinked file in `directory`, written with pwrite (a full disk is an error, not a
@@ -23,6 +24,8 @@ enum class BackingKind { kNone, kRam, kFile };
 //          shared mapping, so that the kernel's page cache decides what stays in memory
 class Backing {
  public:
+  using Slot = std::shared_ptr<const uint8_t>;  // must not outlive the backing
+
   // Throws mri::Error when the file cannot be made.
   Backing(BackingKind kind, std::string directory, size_t slot_bytes, uint64_t limit_bytes);
   ~Backing();
@@ -32,16 +35,17 @@ class Backing {
   BackingKind kind() const { return kind_; }
   size_t slot_bytes() const { return slot_bytes_; }
 
-  // Copies slot_bytes bytes in. Returns the slot's address for reading, or throws mri::Error:
-  // MRI_E_NOMEM past the limit, MRI_E_DEVICE when the disk fails.
-  const uint8_t* put(const uint8_t* data);
-  void release(const uint8_t* slot);
+  // Copies slot_bytes bytes in. Throws mri::Error: MRI_E_NOMEM past the limit, MRI_E_DEVICE when
+  // the disk fails.
+  Slot put(const uint8_t* data);
   // Asks the kernel to bring the slot in soon.
   void prewarm(const uint8_t* slot) const;
 
   uint64_t used_bytes() const;
 
  private:
+  uint8_t* take(uint64_t& offset);
+  void release(const uint8_t* slot);
   void grow() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const BackingKind kind_;

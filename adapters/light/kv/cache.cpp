@@ -29,16 +29,18 @@ bool overlaps(std::span<const mri_token_range> ranges, uint64_t first, uint64_t 
 
 KvCache::KvCache(const KvStore& store, uint64_t budget_bytes,
                  std::span<const mri_token_range> pinned)
-    : store_(store), account_{budget_bytes, 0}, pinned_(pinned.begin(), pinned.end()) {}
+    : store_(store), account_{budget_bytes, 0, 0}, pinned_(pinned.begin(), pinned.end()) {}
 
-KvCache::~KvCache() {
-  for (const Block& block : blocks_) {
-    if (block.slot != nullptr) store_.backing().release(block.slot);
-  }
+// Kept prefixes are the first to go where memory is short.
+PoolMemory KvCache::allocate(size_t bytes) {
+  PoolMemory memory = store_.pool().allocate(bytes, &account_);
+  if (!memory && store_.prefixes().make_room(bytes))
+    memory = store_.pool().allocate(bytes, &account_);
+  return memory;
 }
 
 void KvCache::add_block() {
-  Block block;
+  KvBlockMemory block;
   block.last_read = step_;
   const size_t wanted = store_.index_block_bytes() + store_.hot_block_bytes();
   for (int attempt = 0; attempt < 2 && !block.body; ++attempt) {
@@ -132,8 +134,7 @@ void KvCache::drop_block(size_t block) {
 }
 
 void KvCache::forget_pages(size_t block) {
-  if (blocks_[block].slot != nullptr) store_.backing().release(blocks_[block].slot);
-  blocks_[block] = Block{};
+  blocks_[block] = KvBlockMemory{};
   views_[block].body = nullptr;
   views_[block].index = kNoIndex;
   views_[block].index_layer_stride = views_[block].index_head_stride = 0;

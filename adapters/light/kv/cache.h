@@ -3,6 +3,9 @@
 //
 // Not thread-safe: whoever uses a context holds its lease (engine.h). Calls of one layer's write()
 // for different blocks or heads may run at once.
+//
+// Full blocks, summaries and backing slots are never written again, only replaced: so contexts and
+// kept prefixes share them by holding them (kv/pool.h), and a change in one never shows in another.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +13,7 @@
 #include <span>
 #include <vector>
 
+#include "adapters/light/kv/block.h"
 #include "adapters/light/kv/store.h"
 #include "mri/kind/runtime.h"
 
@@ -19,7 +23,10 @@ class KvCache {
  public:
   // budget_bytes 0: only the pool's budget counts. Ranges of `pinned` never leave hot.
   KvCache(const KvStore& store, uint64_t budget_bytes, std::span<const mri_token_range> pinned);
-  ~KvCache();
+  // Goes on from the first n_blocks of a prefix, which are shared; 0 < n_blocks, as fork_blocks()
+  // says. Tiers, flags, statistics and the epoch carry over. Throws mri::Error MRI_E_NOMEM when the
+  // budget is smaller than the prefix.
+  KvCache(const KvStore& store, uint64_t budget_bytes, const KvPrefix& prefix, size_t n_blocks);
   KvCache(const KvCache&) = delete;
   KvCache& operator=(const KvCache&) = delete;
 
@@ -64,18 +71,19 @@ class KvCache {
   // for go together, or are refused: a part of it cannot be taken out.
   Evicted evict(std::span<const mri_token_range> ranges, uint32_t granularity);
 
+  // How many of the first n blocks a prefix can hold: full, written, and no token evicted.
+  size_t prefix_blocks(size_t n) const;
+  std::shared_ptr<KvPrefix> prefix(size_t n_blocks) const;
+
+  // Asks the kv_tier policy to make room. Returns what went back to the pool.
+  uint64_t shrink(uint64_t wanted_bytes);
+
+  // Of the context, what it shares included.
   mri_kv_usage usage() const;
   uint64_t block_bytes(size_t block) const;
 
  private:
-  struct Block {
-    PoolMemory index, body;
-    const uint8_t* slot = nullptr;  // in the backing, while cold
-    uint64_t last_read = 0;
-    uint32_t reads = 0;
-  };
-
-  PoolMemory allocate(size_t bytes) { return store_.pool().allocate(bytes, &account_); }
+  PoolMemory allocate(size_t bytes);
   void add_block();
   void drop_block(size_t block);
   void forget_pages(size_t block);
@@ -121,7 +129,7 @@ class KvCache {
   uint64_t next_id_ = 1;
   uint64_t epoch_ = 1;
   uint64_t step_ = 0;
-  std::vector<Block> blocks_;
+  std::vector<KvBlockMemory> blocks_;
   std::vector<mri_kv_block> views_;
   std::vector<PoolMemory> summaries_;  // bodies, then biases; by position in summary_views_
   std::vector<mri_kv_summary> summary_views_;

@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <memory>
 #include <utility>
 
 namespace varve::light {
@@ -28,15 +29,47 @@ bool fits(uint64_t used, uint64_t more, uint64_t budget) {
 
 }  // namespace
 
-PoolMemory::~PoolMemory() {
-  if (data_ == nullptr) return;
-  if (account_ != nullptr) account_->used_bytes -= size_;
-  pool_->release(data_, size_);
+// Guarded by the pool's mutex, so that whoever lets go last has seen what all others did.
+struct PoolMemory::Holds {
+  uint32_t n = 1;
+  uint32_t kept = 0;  // of these
+  size_t size = 0;
+};
+
+PoolMemory PoolMemory::share(PoolAccount* account) const {
+  if (data_ == nullptr || !fits(account->used_bytes, size_, account->budget_bytes)) return {};
+  account->used_bytes += size_;
+  pool_->hold(*holds_, false);
+  return PoolMemory(pool_, account, holds_, data_, size_);
+}
+
+PoolMemory PoolMemory::keep() const {
+  if (data_ == nullptr) return {};
+  pool_->hold(*holds_, true);
+  PoolMemory memory(pool_, nullptr, holds_, data_, size_);
+  memory.kept_ = true;
+  return memory;
+}
+
+uint64_t PoolMemory::reset() {
+  if (data_ == nullptr) return 0;
+  const bool last = pool_->release(*holds_, kept_, data_);
+  if (last) delete holds_;
+  const uint64_t returned = last ? size_ : 0;
+  if (account_ != nullptr) {
+    account_->used_bytes -= size_;
+    account_->returned_bytes += static_cast<int64_t>(returned);
+  }
+  data_ = nullptr;
+  size_ = 0;
+  return returned;
 }
 
 void PoolMemory::swap(PoolMemory& other) noexcept {
   std::swap(pool_, other.pool_);
   std::swap(account_, other.account_);
+  std::swap(holds_, other.holds_);
+  std::swap(kept_, other.kept_);
   std::swap(data_, other.data_);
   std::swap(size_, other.size_);
 }
@@ -52,10 +85,14 @@ Pool::~Pool() {
 PoolMemory Pool::allocate(size_t size, PoolAccount* account) {
   if (size == 0) return {};
   if (account != nullptr && !fits(account->used_bytes, size, account->budget_bytes)) return {};
+  auto holds = std::make_unique<PoolMemory::Holds>(PoolMemory::Holds{1, 0, size});
   uint8_t* data = take_piece(size);
   if (data == nullptr) return {};
-  if (account != nullptr) account->used_bytes += size;
-  return PoolMemory(this, account, data, size);
+  if (account != nullptr) {
+    account->used_bytes += size;
+    account->returned_bytes -= static_cast<int64_t>(size);
+  }
+  return PoolMemory(this, account, holds.release(), data, size);
 }
 
 // Counted in used_bytes_; null when there is no room.
@@ -81,16 +118,25 @@ uint8_t* Pool::take_piece(size_t size) {
 }
 
 PoolMemory Pool::exchange(PoolMemory& old, size_t size) {
-  uint8_t* data = size > 0 && size <= old.size_ ? map_piece(size) : nullptr;
-  if (data == nullptr) return {};
+  if (size == 0 || size > old.size_) return {};
   const size_t less = old.size_ - size;
+  {
+    MutexLock lock(mutex_);
+    if (old.holds_->n > 1) return {};
+  }
+  uint8_t* data = map_piece(size);
+  if (data == nullptr) return {};
   {
     MutexLock lock(mutex_);
     used_bytes_ -= less;
   }
-  if (old.account_ != nullptr) old.account_->used_bytes -= less;
-  unmap_piece(std::exchange(old.data_, nullptr), std::exchange(old.size_, 0));
-  return PoolMemory(this, old.account_, data, size);
+  if (old.account_ != nullptr) {
+    old.account_->used_bytes -= less;
+    old.account_->returned_bytes += static_cast<int64_t>(less);
+  }
+  unmap_piece(std::exchange(old.data_, data), std::exchange(old.size_, size));
+  old.holds_->size = size;
+  return std::move(old);
 }
 
 void Pool::warm_up(size_t size, size_t count) {
@@ -113,18 +159,58 @@ uint64_t Pool::owned_bytes() const {
   return used_bytes_ + spare_bytes_;
 }
 
-void Pool::release(uint8_t* data, size_t size) {
+uint64_t Pool::kept_bytes() const {
+  MutexLock lock(mutex_);
+  return kept_bytes_;
+}
+
+uint64_t Pool::only_kept_bytes() const {
+  MutexLock lock(mutex_);
+  return only_kept_bytes_;
+}
+
+bool Pool::has_room(uint64_t bytes) const {
+  MutexLock lock(mutex_);
+  return fits(used_bytes_, bytes, budget_bytes_);
+}
+
+// Takes what `holds` says out of the counts of kept bytes, or puts it in.
+void Pool::count_kept(const PoolMemory::Holds& holds, bool add) {
+  const auto count = [&](uint64_t& bytes) {
+    bytes = add ? bytes + holds.size : bytes - holds.size;
+  };
+  if (holds.kept > 0) count(kept_bytes_);
+  if (holds.kept > 0 && holds.kept == holds.n) count(only_kept_bytes_);
+}
+
+void Pool::hold(PoolMemory::Holds& holds, bool kept) {
+  MutexLock lock(mutex_);
+  count_kept(holds, false);
+  ++holds.n;
+  if (kept) ++holds.kept;
+  count_kept(holds, true);
+}
+
+// True when that was the last hold: the piece has gone back.
+bool Pool::release(PoolMemory::Holds& holds, bool kept, uint8_t* data) {
+  const size_t size = holds.size;
   {
     MutexLock lock(mutex_);
+    count_kept(holds, false);
+    --holds.n;
+    if (kept) --holds.kept;
+    count_kept(holds, true);
+    if (holds.n > 0) return false;
     used_bytes_ -= size;
     if (spare_bytes_ + size <= spare_bytes_max_ &&
         fits(used_bytes_, spare_bytes_ + size, budget_bytes_)) {
       spare_[size].push_back(data);
       spare_bytes_ += size;
-      return;
+      return true;
     }
   }
   unmap_piece(data, size);
+  return true;
 }
 
 void Pool::drop_spare_pieces() {

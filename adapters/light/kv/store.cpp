@@ -62,6 +62,17 @@ KvStore::KvStore(const KvStoreOptions& options, const mri::Host& host, const mri
   pool_ = std::make_unique<Pool>(options.budget_bytes, options.spare_bytes_max);
   backing_ = std::make_unique<Backing>(options.backing, options.backing_directory,
                                        warm_block_bytes(), options.backing_limit_bytes);
+  prefixes_ = std::make_unique<PrefixCache>(*pool_, options.prefix_limit_bytes);
+}
+
+Backing::Slot KvStore::put_cold(const uint8_t* body) const {
+  for (;;) {
+    try {
+      return backing_->put(body);
+    } catch (const mri::Error& e) {
+      if (e.status() != MRI_E_NOMEM || !prefixes_->drop_oldest()) throw;
+    }
+  }
 }
 
 // By the quantizer, and readable now.

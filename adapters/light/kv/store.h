@@ -8,6 +8,7 @@
 
 #include "adapters/light/kv/backing.h"
 #include "adapters/light/kv/pool.h"
+#include "adapters/light/kv/prefix.h"
 #include "kernels/page.h"
 #include "mri/kind/kv_tier.h"
 #include "mri/kind/quantizer.h"
@@ -25,9 +26,11 @@ struct KvStoreOptions {
   BackingKind backing = BackingKind::kRam;
   std::string backing_directory;
   uint64_t backing_limit_bytes = 0;  // 0: no limit
+  uint64_t prefix_limit_bytes = 0;   // of kept prefixes; 0: no limit but the budget
 };
 
-// Immutable after the constructor, except for the pool and the backing, which lock themselves.
+// Immutable after the constructor, except for the pool, the backing and the kept prefixes, which
+// lock themselves.
 class KvStore {
  public:
   // Finds the stack's kv_tier, quantizer and summary through the host. Without a kv_tier everything
@@ -40,6 +43,7 @@ class KvStore {
   const mri_rope& rope() const { return *rope_; }
   Pool& pool() const { return *pool_; }
   Backing& backing() const { return *backing_; }
+  PrefixCache& prefixes() const { return *prefixes_; }
 
   uint32_t pages() const { return options_.n_layers * options_.n_kv_heads; }
   size_t index_page_bytes() const { return index_page_bytes_; }
@@ -60,6 +64,9 @@ class KvStore {
                    const mri_kv_block* previous, uint32_t layer, uint32_t kv_head,
                    uint8_t* body) const;
 
+  // Into the backing. Kept prefixes make room; then throws as Backing::put().
+  Backing::Slot put_cold(const uint8_t* body) const;
+
   mri::Peer<mri_kv_tier_v1> tier;
   mri::Peer<mri_quantizer_v1> quantizer;
   mri::Peer<mri_summary_v1> summary;
@@ -75,6 +82,7 @@ class KvStore {
   uint32_t warm_format_ = 0;
   std::unique_ptr<Pool> pool_;
   std::unique_ptr<Backing> backing_;
+  std::unique_ptr<PrefixCache> prefixes_;
 };
 
 // The page (layer, kv_head) of a block.

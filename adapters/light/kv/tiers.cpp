@@ -145,7 +145,7 @@ bool KvCache::move_block(size_t block, const mri_tier_action& action) {
     }
     case MRI_TIER_PREWARM:
       if (blocks_[block].slot == nullptr) return false;
-      store_.backing().prewarm(blocks_[block].slot);
+      store_.backing().prewarm(blocks_[block].slot.get());
       return true;
     default:
       return false;
@@ -198,10 +198,10 @@ bool KvCache::demote_to_cold(size_t block) {
     views_[block].tier = MRI_TIER_COLD;
     return true;
   }
-  blocks_[block].slot = store_.backing().put(blocks_[block].body.data());
+  blocks_[block].slot = store_.put_cold(blocks_[block].body.data());
   blocks_[block].body = PoolMemory();
   blocks_[block].reads = 0;
-  set_body(block, blocks_[block].slot, store_.warm_page_bytes(), store_.warm_format(),
+  set_body(block, blocks_[block].slot.get(), store_.warm_page_bytes(), store_.warm_format(),
            MRI_TIER_COLD);
   return true;
 }
@@ -214,8 +214,7 @@ bool KvCache::promote(size_t block, uint32_t tier) {
     return false;
   PoolMemory body = allocate(store_.warm_block_bytes());
   if (!body) return false;
-  std::copy_n(blocks_[block].slot, store_.warm_block_bytes(), body.data());
-  store_.backing().release(blocks_[block].slot);
+  std::copy_n(blocks_[block].slot.get(), store_.warm_block_bytes(), body.data());
   blocks_[block].slot = nullptr;
   blocks_[block].body = std::move(body);
   set_body(block, blocks_[block].body.data(), store_.warm_page_bytes(), store_.warm_format(),

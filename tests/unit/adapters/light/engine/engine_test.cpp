@@ -70,11 +70,11 @@ TEST_F(EngineTest, AFailedSequenceDoesNotHarmItsNeighbours) {
   const int32_t fine = 7, outside = 100000;
   std::vector<float> logits(kVocab);
   mri_step_seq seqs[3] = {};
-  seqs[0] = {good, &fine, 1, logits.data(), 0, 0, 0, 0, 0};
-  seqs[1] = {good + 999, &fine, 1, nullptr, 0, 0, 0, 0, 0};
+  seqs[0] = {good, &fine, 1, logits.data(), 0, 0, 0, 0, 0, 0};
+  seqs[1] = {good + 999, &fine, 1, nullptr, 0, 0, 0, 0, 0, 0};
   uint64_t other = 0;
   ASSERT_EQ(stack.init(prompt, &other).status, MRI_OK);
-  seqs[2] = {other, &outside, 1, nullptr, 0, 0, 0, 0, 0};
+  seqs[2] = {other, &outside, 1, nullptr, 0, 0, 0, 0, 0, 0};
   mri_step_req req{};
   req.hdr.struct_size = sizeof(req);
   req.seqs = seqs;

@@ -38,7 +38,7 @@ TEST(PoolTest, GivesASparePieceAgain) {
 
 TEST(PoolTest, ChargesAnAccountBesideItself) {
   Pool pool(1000, 0);
-  PoolAccount account{500, 0};
+  PoolAccount account{500, 0, 0};
   PoolMemory a = pool.allocate(400, &account);
   ASSERT_TRUE(a);
   EXPECT_FALSE(pool.allocate(101, &account));
@@ -52,7 +52,7 @@ TEST(PoolTest, ChargesAnAccountBesideItself) {
 
 TEST(PoolTest, ExchangesAPieceInAFullBudget) {
   Pool pool(1000, 0);
-  PoolAccount account{1000, 0};
+  PoolAccount account{1000, 0, 0};
   PoolMemory old = pool.allocate(1000, &account);
   EXPECT_FALSE(pool.exchange(old, 1001));
   ASSERT_TRUE(old);
@@ -65,6 +65,46 @@ TEST(PoolTest, ExchangesAPieceInAFullBudget) {
   smaller = PoolMemory();
   EXPECT_EQ(pool.used_bytes(), 0u);
   EXPECT_EQ(account.used_bytes, 0u);
+}
+
+TEST(PoolTest, ASharedPieceStaysUntilItsLastHold) {
+  Pool pool(1000, 0);
+  PoolAccount first{0, 0, 0}, second{500, 0, 0};
+  PoolMemory a = pool.allocate(400, &first);
+  PoolMemory b = a.share(&second);
+  ASSERT_TRUE(b);
+  EXPECT_EQ(b.data(), a.data());
+  EXPECT_FALSE(a.share(&second)) << "charged in full";
+  EXPECT_FALSE(pool.exchange(a, 100)) << "others read it";
+  EXPECT_EQ(pool.used_bytes(), 400u);
+  EXPECT_EQ(a.reset(), 0u);
+  EXPECT_EQ(first.used_bytes, 0u);
+  EXPECT_EQ(first.returned_bytes, -400);
+  EXPECT_EQ(pool.used_bytes(), 400u);
+  EXPECT_EQ(b.reset(), 400u);
+  EXPECT_EQ(second.returned_bytes, 400);
+  EXPECT_EQ(pool.used_bytes(), 0u);
+}
+
+TEST(PoolTest, CountsWhatPrefixesKeepOnce) {
+  Pool pool(0, 0);
+  PoolAccount account;
+  PoolMemory own = pool.allocate(400, &account);
+  PoolMemory kept = own.keep(), again = own.keep();
+  EXPECT_EQ(pool.kept_bytes(), 400u);
+  EXPECT_EQ(pool.only_kept_bytes(), 0u);
+  own.reset();
+  EXPECT_EQ(pool.only_kept_bytes(), 400u);
+  PoolMemory fork = kept.share(&account);
+  EXPECT_EQ(pool.only_kept_bytes(), 0u);
+  kept.reset();
+  fork.reset();
+  EXPECT_EQ(pool.kept_bytes(), 400u);
+  EXPECT_EQ(pool.only_kept_bytes(), 400u);
+  EXPECT_EQ(again.reset(), 400u);
+  EXPECT_EQ(pool.kept_bytes(), 0u);
+  EXPECT_EQ(pool.only_kept_bytes(), 0u);
+  EXPECT_EQ(pool.used_bytes(), 0u);
 }
 
 TEST(PoolTest, SparePiecesCountAgainstTheBudget) {
