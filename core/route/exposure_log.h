@@ -17,8 +17,8 @@ struct Exposure {
   uint64_t unit_hash = 0;
   std::string arm, class_name, request_id, stack_digest;
   bool forced = false, burn_in = false, is_shadow = false;
-  uint64_t block = 0;                                                // switchback
-  double wall_s = 0;                                                 // seconds since 1970
+  uint64_t block = 0;  // switchback
+  double wall_s = 0;   // when the request arrived, seconds since 1970
   double ttft_ms = 0, gap_p50_ms = 0, gap_p99_ms = 0, total_ms = 0;  // NaN where there is none
   uint64_t prompt_tokens = 0, cached_tokens = 0, output_tokens = 0;
   uint64_t hot_bytes = 0, warm_bytes = 0, cold_bytes = 0;
@@ -33,6 +33,7 @@ struct QualitySample {
   double wall_s = 0;
   uint64_t tokens = 0, depth_tokens = 0;  // compared, and how deep in the context they stand
   double delta_nll = 0, mean_kld = 0, top1_agreement = 0;
+  uint64_t unit_hash = 0;  // samples of one unit count once
 };
 
 struct ExperimentEvent {  // started, weights changed, arm stopped, …
@@ -59,7 +60,8 @@ class ExposureLog {
   virtual Counts counts() const = 0;
 };
 
-// Reads a log that a server may be writing to. [any]
+// Reads a log that a server may be writing to, with what was rotated to "<path>.1", in the order of
+// writing. `experiment` empty: all. A missing, damaged or foreign file is an error. [any]
 absl::StatusOr<std::vector<Exposure>> read_exposures(const std::string& path,
                                                      const std::string& experiment,
                                                      uint32_t version);

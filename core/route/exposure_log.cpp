@@ -1,0 +1,276 @@
+#include "core/route/exposure_log.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <deque>
+#include <initializer_list>
+#include <thread>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "core/base/mutex.h"
+#include "core/route/exposure_schema.h"
+
+namespace varve {
+namespace {
+
+using exposure::Database;
+using exposure::Statement;
+
+using Row = std::variant<Exposure, QualitySample, ExperimentEvent>;
+
+constexpr size_t kQueuedRowsMax = 16384;
+constexpr size_t kBatchRowsMax = 1024;
+// Rows wait this long for company, so that a transaction carries many.
+constexpr auto kBatchWait = std::chrono::milliseconds(100);
+// After a failure, so that a full disk costs next to nothing.
+constexpr auto kRetryWait = std::chrono::seconds(1);
+constexpr char kKeptEventsSql[] =
+    "INSERT INTO main.event(experiment,what,detail,wall_s) SELECT experiment,what,detail,wall_s "
+    "FROM (SELECT * FROM old.event ORDER BY id DESC LIMIT 10000) ORDER BY id";
+
+// Binds values from left to right. SQLite stores a NaN as NULL.
+class Binder {
+ public:
+  explicit Binder(sqlite3_stmt* statement) : statement_(statement) {}
+  Binder& operator<<(const std::string& text) {
+    sqlite3_bind_text(statement_, ++at_, text.data(), static_cast<int>(text.size()), SQLITE_STATIC);
+    return *this;
+  }
+  Binder& operator<<(uint64_t number) {
+    sqlite3_bind_int64(statement_, ++at_, static_cast<int64_t>(number));
+    return *this;
+  }
+  Binder& operator<<(double real) {
+    sqlite3_bind_double(statement_, ++at_, real);
+    return *this;
+  }
+
+ private:
+  sqlite3_stmt* statement_;
+  int at_ = 0;
+};
+
+void bind_row(Binder to, const Exposure& row) {
+  to << row.experiment << uint64_t{row.version} << row.unit_hash << row.arm << row.class_name
+     << row.request_id << row.stack_digest << uint64_t{row.forced} << uint64_t{row.burn_in}
+     << uint64_t{row.is_shadow} << row.block << row.wall_s << row.ttft_ms << row.gap_p50_ms
+     << row.gap_p99_ms << row.total_ms << row.prompt_tokens << row.cached_tokens
+     << row.output_tokens << row.hot_bytes << row.warm_bytes << row.cold_bytes << row.finish
+     << row.error;
+}
+
+void bind_row(Binder to, const QualitySample& row) {
+  to << row.experiment << uint64_t{row.version} << row.arm << row.request_id << row.wall_s
+     << row.tokens << row.depth_tokens << row.delta_nll << row.mean_kld << row.top1_agreement
+     << row.unit_hash;
+}
+
+void bind_row(Binder to, const ExperimentEvent& row) {
+  to << row.experiment << row.what << row.detail << row.wall_s;
+}
+
+// The file and its prepared statements, used by one thread at a time.
+class LogFile {
+ public:
+  explicit LogFile(std::string path) : path_(std::move(path)) {}
+
+  absl::Status open() {
+    if (db_ != nullptr) return absl::OkStatus();
+    absl::StatusOr<Database> db =
+        exposure::open_database(path_, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE);
+    if (!db.ok()) return db.status();
+    bool is_empty = false;
+    absl::Status status = exposure::check_schema(path_, db->get(), is_empty);
+    if (!status.ok()) return status;
+    status =
+        exposure::execute(path_, db->get(), "PRAGMA journal_mode=WAL;PRAGMA synchronous=NORMAL");
+    if (status.ok() && is_empty) status = exposure::create_schema(path_, db->get());
+    // Fails where the file or its folder cannot be written.
+    if (status.ok()) status = exposure::execute(path_, db->get(), "BEGIN IMMEDIATE;COMMIT");
+    if (!status.ok()) return status;
+    constexpr const char* kInserts[] = {exposure::kInsertExposure, exposure::kInsertQuality,
+                                        exposure::kInsertEvent};
+    for (size_t i = 0; i < std::size(kInserts); ++i) {
+      absl::StatusOr<Statement> statement = exposure::prepare(path_, db->get(), kInserts[i]);
+      if (!statement.ok()) return statement.status();
+      inserts_[i] = *std::move(statement);
+    }
+    db_ = *std::move(db);
+    return absl::OkStatus();
+  }
+
+  void close() {
+    for (Statement& insert : inserts_) insert.reset();
+    db_.reset();
+  }
+
+  // All of the rows, or none.
+  absl::Status write(const std::vector<Row>& rows) {
+    absl::Status status = exposure::execute(path_, db_.get(), "BEGIN IMMEDIATE");
+    for (size_t i = 0; i < rows.size() && status.ok(); ++i) {
+      sqlite3_stmt* insert = inserts_[rows[i].index()].get();
+      std::visit([&](const auto& row) { bind_row(Binder(insert), row); }, rows[i]);
+      if (sqlite3_step(insert) != SQLITE_DONE) status = exposure::database_error(path_, db_.get());
+      sqlite3_reset(insert);
+    }
+    if (status.ok()) status = exposure::execute(path_, db_.get(), "COMMIT");
+    if (!status.ok()) sqlite3_exec(db_.get(), "ROLLBACK", nullptr, nullptr, nullptr);
+    return status;
+  }
+
+  uint64_t bytes() const {
+    const auto pages = exposure::read_number(path_, db_.get(), "PRAGMA page_count");
+    const auto page = exposure::read_number(path_, db_.get(), "PRAGMA page_size");
+    return pages.ok() && page.ok() ? static_cast<uint64_t>(*pages * *page) : 0;
+  }
+
+  // Moves the file to "<path>.1" and begins a new one with the same events. While somebody reads
+  // the file nothing happens: SQLite lets go of the WAL only when nobody else has it open, and a
+  // file must not be renamed before.
+  absl::Status rotate() {
+    sqlite3_busy_timeout(db_.get(), 0);
+    absl::Status status = exposure::execute(path_, db_.get(), "PRAGMA journal_mode=DELETE");
+    if (!status.ok()) {
+      close();
+      return open();
+    }
+    close();
+    const std::string old = path_ + ".1";
+    std::remove((old + "-wal").c_str());
+    std::remove((old + "-shm").c_str());
+    if (std::rename(path_.c_str(), old.c_str()) != 0)
+      return absl::UnavailableError(absl::StrCat(path_, ": cannot be renamed to ", old));
+    status = open();
+    if (!status.ok()) return status;
+    absl::StatusOr<Statement> attach = exposure::prepare(path_, db_.get(), "ATTACH ?1 AS old");
+    if (!attach.ok()) return attach.status();
+    Binder(attach->get()) << old;
+    if (sqlite3_step(attach->get()) != SQLITE_DONE)
+      return exposure::database_error(path_, db_.get());
+    attach->reset();
+    status = exposure::execute(path_, db_.get(), kKeptEventsSql);
+    const absl::Status detached = exposure::execute(path_, db_.get(), "DETACH old");
+    return status.ok() ? detached : status;
+  }
+
+ private:
+  const std::string path_;
+  Database db_;
+  Statement inserts_[std::variant_size_v<Row>];  // destroyed before the database
+};
+
+class SqliteLog final : public ExposureLog {
+ public:
+  SqliteLog(LogFile file, uint64_t bytes_max) : file_(std::move(file)), bytes_max_(bytes_max) {
+    writer_ = std::thread([this] { run(); });
+  }
+  ~SqliteLog() override {
+    {
+      MutexLock lock(&mutex_);
+      stop_ = true;
+    }
+    wake_.notify_all();
+    writer_.join();
+  }
+
+  void add(Exposure row) override { push(std::move(row)); }
+  void add(QualitySample row) override { push(std::move(row)); }
+  void add(ExperimentEvent row) override { push(std::move(row)); }
+
+  void flush() override ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    std::unique_lock<Mutex> lock(mutex_);
+    const uint64_t until = n_added_;
+    flush_until_ = std::max(flush_until_, until);
+    wake_.notify_all();
+    settled_.wait(lock, [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return n_settled_ >= until; });
+  }
+
+  Counts counts() const override {
+    MutexLock lock(&mutex_);
+    return counts_;
+  }
+
+ private:
+  void push(Row row) {
+    MutexLock lock(&mutex_);
+    if (queue_.size() >= kQueuedRowsMax) {
+      ++counts_.dropped;
+      return;
+    }
+    queue_.push_back(std::move(row));
+    ++n_added_;
+    if (queue_.size() == 1 || queue_.size() == kBatchRowsMax) wake_.notify_all();
+  }
+
+  // Waits until there is reason to write. False at the end.
+  bool next_batch(std::vector<Row>& batch, bool failed) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    std::unique_lock<Mutex> lock(mutex_);
+    const auto is_urgent = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+      return stop_ || flush_until_ > n_settled_;
+    };
+    if (failed) wake_.wait_for(lock, kRetryWait, is_urgent);
+    wake_.wait(lock,
+               [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return is_urgent() || !queue_.empty(); });
+    wake_.wait_for(lock, kBatchWait, [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+      return is_urgent() || queue_.size() >= kBatchRowsMax;
+    });
+    batch.clear();
+    while (!queue_.empty() && batch.size() < kBatchRowsMax) {
+      batch.push_back(std::move(queue_.front()));
+      queue_.pop_front();
+    }
+    return !batch.empty() || !stop_;
+  }
+
+  void run() {
+    std::vector<Row> batch;
+    bool failed = false;
+    while (next_batch(batch, failed)) {
+      absl::Status status = file_.open();
+      if (status.ok()) status = file_.write(batch);
+      failed = !status.ok();
+      // What an I/O error leaves of a connection is not worth keeping.
+      if (failed) file_.close();
+      {
+        MutexLock lock(&mutex_);
+        (failed ? counts_.failed : counts_.written) += batch.size();
+        n_settled_ += batch.size();
+      }
+      settled_.notify_all();
+      if (!failed && bytes_max_ > 0 && file_.bytes() > bytes_max_ && !file_.rotate().ok())
+        file_.close();
+    }
+    file_.close();
+  }
+
+  LogFile file_;  // of the writer thread
+  const uint64_t bytes_max_;
+  mutable Mutex mutex_;
+  std::condition_variable_any wake_, settled_;
+  std::deque<Row> queue_ ABSL_GUARDED_BY(mutex_);
+  Counts counts_ ABSL_GUARDED_BY(mutex_);
+  // Rows taken into the queue, rows tried, and how far somebody waits for.
+  uint64_t n_added_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t n_settled_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t flush_until_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread writer_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ExposureLog>> ExposureLog::open(const std::string& path,
+                                                               uint64_t bytes_max) {
+  LogFile file(path);
+  const absl::Status status = file.open();
+  if (!status.ok()) return status;
+  return std::make_unique<SqliteLog>(std::move(file), bytes_max);
+}
+
+}  // namespace varve

@@ -1,0 +1,63 @@
+// What writer and reader of the exposure log share: SQLite handles, and the tables.
+#pragma once
+
+#include <sqlite3.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace varve::exposure {
+
+// In user_version. A reader knows every version up to its own.
+inline constexpr int kSchemaVersion = 1;
+inline constexpr int kApplicationId = 0x56415256;  // "VARV"
+
+struct CloseDatabase {
+  void operator()(sqlite3* db) const { sqlite3_close_v2(db); }
+};
+struct FinaliseStatement {
+  void operator()(sqlite3_stmt* statement) const { sqlite3_finalize(statement); }
+};
+using Database = std::unique_ptr<sqlite3, CloseDatabase>;
+using Statement = std::unique_ptr<sqlite3_stmt, FinaliseStatement>;
+
+// "<path>: <what SQLite says>"; kResourceExhausted for a full disk, kDataLoss for a damaged file,
+// kPermissionDenied for one that cannot be written.
+absl::Status database_error(const std::string& path, sqlite3* db);
+
+// `flags`: SQLITE_OPEN_*.
+absl::StatusOr<Database> open_database(const std::string& path, int flags);
+absl::Status execute(const std::string& path, sqlite3* db, const char* sql);
+absl::StatusOr<Statement> prepare(const std::string& path, sqlite3* db, const char* sql);
+absl::StatusOr<int64_t> read_number(const std::string& path, sqlite3* db, const char* sql);
+
+// The file is an exposure log of a version known here. `is_empty`: it has no tables at all.
+absl::Status check_schema(const std::string& path, sqlite3* db, bool& is_empty);
+absl::Status create_schema(const std::string& path, sqlite3* db);
+
+inline constexpr char kInsertExposure[] =
+    "INSERT INTO exposure(experiment,version,unit_hash,arm,class_name,request_id,stack_digest,"
+    "forced,burn_in,is_shadow,block,wall_s,ttft_ms,gap_p50_ms,gap_p99_ms,total_ms,prompt_tokens,"
+    "cached_tokens,output_tokens,hot_bytes,warm_bytes,cold_bytes,finish,error) "
+    "VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)";
+inline constexpr char kSelectExposure[] =
+    "SELECT experiment,version,unit_hash,arm,class_name,request_id,stack_digest,"
+    "forced,burn_in,is_shadow,block,wall_s,ttft_ms,gap_p50_ms,gap_p99_ms,total_ms,prompt_tokens,"
+    "cached_tokens,output_tokens,hot_bytes,warm_bytes,cold_bytes,finish,error FROM exposure "
+    "WHERE ?1='' OR (experiment=?1 AND version=?2) ORDER BY id";
+inline constexpr char kInsertQuality[] =
+    "INSERT INTO quality(experiment,version,arm,request_id,wall_s,tokens,depth_tokens,delta_nll,"
+    "mean_kld,top1_agreement,unit_hash) VALUES(?,?,?,?,?,?,?,?,?,?,?)";
+inline constexpr char kSelectQuality[] =
+    "SELECT experiment,version,arm,request_id,wall_s,tokens,depth_tokens,delta_nll,"
+    "mean_kld,top1_agreement,unit_hash FROM quality "
+    "WHERE ?1='' OR (experiment=?1 AND version=?2) ORDER BY id";
+inline constexpr char kInsertEvent[] =
+    "INSERT INTO event(experiment,what,detail,wall_s) VALUES(?,?,?,?)";
+inline constexpr char kSelectEvent[] =
+    "SELECT experiment,what,detail,wall_s FROM event WHERE ?1='' OR experiment=?1 ORDER BY id";
+
+}  // namespace varve::exposure

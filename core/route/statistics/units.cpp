@@ -1,0 +1,87 @@
+#include "core/route/statistics/units.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+namespace varve::statistics {
+namespace {
+
+// NaN where the request was to have no answer.
+double ttft_of(const Exposure& row) {
+  const bool gave_up = !row.error.empty() || row.finish == "cancelled" || row.finish == "error";
+  if (std::isnan(row.ttft_ms) && gave_up) return std::numeric_limits<double>::infinity();
+  return row.ttft_ms;
+}
+
+bool is_failure(const Exposure& row) { return !row.error.empty() && row.finish != "cancelled"; }
+
+void keep(std::vector<double>& values, double value) {
+  if (!std::isnan(value)) values.push_back(value);
+}
+
+}  // namespace
+
+size_t Units::arm_number(const std::string& name) const {
+  const auto at = std::find(names_.begin(), names_.end(), name);
+  return at == names_.end() ? SIZE_MAX : static_cast<size_t>(at - names_.begin());
+}
+
+void Units::add(const Exposure& row) {
+  if (!is_counted(row) || row.burn_in) return;
+  const size_t number = arm_number(row.arm);
+  if (number == SIZE_MAX) return;
+  ArmData& arm = arms_[number];
+  ++arm.requests;
+  arm.errors += is_failure(row) ? 1 : 0;
+  if (row.error.empty()) {
+    arm.kv_bytes += static_cast<double>(row.hot_bytes + row.warm_bytes + row.cold_bytes);
+    arm.kv_tokens += static_cast<double>(row.prompt_tokens + row.output_tokens);
+  }
+  Seen& seen = seen_[row.unit_hash];
+  if (seen.requests == 0) {
+    seen.arm = number;
+    ++arm.units;
+    keep(arm.metric[kTtft], ttft_of(row));
+    keep(arm.metric[kGap], row.gap_p50_ms);
+    keep(arm.metric[kStall], row.gap_p99_ms);
+    arm.failed.push_back(is_failure(row) ? 1 : 0);
+    arm.prompt_tokens.push_back(static_cast<double>(row.prompt_tokens));
+    arm.cached_tokens.push_back(static_cast<double>(row.cached_tokens));
+  } else if (seen.requests == 1 && seen.arm == number) {
+    keep(arm.metric[kLaterTtft], ttft_of(row));
+  }
+  ++seen.requests;
+}
+
+std::vector<double> block_differences(std::span<const Exposure> rows, const std::string& control,
+                                      const std::string& treatment, double Exposure::*latency_ms) {
+  struct Block {
+    bool is_treatment = false;
+    double sum = 0, n = 0;
+  };
+  std::map<uint64_t, Block> blocks;
+  for (const Exposure& row : rows) {
+    const double latency = row.*latency_ms;
+    if (!is_counted(row) || row.burn_in || !(latency > 0) || std::isinf(latency)) continue;
+    if (row.arm != control && row.arm != treatment) continue;
+    Block& block = blocks[row.block];
+    block.is_treatment = row.arm == treatment;
+    block.sum += std::log(latency);
+    block.n += 1;
+  }
+  std::vector<double> differences;
+  const Block* open = nullptr;
+  for (const auto& [number, block] : blocks) {
+    if (open == nullptr || open->is_treatment == block.is_treatment) {
+      open = &block;
+      continue;
+    }
+    const double difference = block.sum / block.n - open->sum / open->n;
+    differences.push_back(block.is_treatment ? difference : -difference);
+    open = nullptr;
+  }
+  return differences;
+}
+
+}  // namespace varve::statistics

@@ -1,0 +1,68 @@
+// From logged requests to independent observations: one per unit.
+//
+// Requests of one conversation are dependent (they share a prefix, a user, a length), and the next
+// one may depend on how the last was served. So a unit counts once, with values that are settled
+// when its first requests end and never change afterwards: a median over its requests would move
+// between two looks, and the guarantee under peeking would be gone. The first request stands for
+// the unit; its second one, which finds the prefix in memory, has a metric of its own.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "core/route/experiment_record.h"
+#include "core/route/exposure_log.h"
+
+namespace varve::statistics {
+
+enum Metric : size_t {
+  kTtft,       // time to first token of the unit's first request, ms
+  kLaterTtft,  // of its second request
+  kGap,        // median gap between tokens of the first request, ms
+  kStall,      // 99th percentile of those gaps
+  kMetrics
+};
+
+struct ArmData {
+  uint64_t units = 0, requests = 0, errors = 0;
+  // One value per unit that has one, in the order in which they came. A request that failed, or
+  // that its client gave up, before the first token has a TTFT of +infinity.
+  std::vector<double> metric[kMetrics];
+  std::vector<double> failed;                        // 0 or 1: first request
+  std::vector<double> prompt_tokens, cached_tokens;  // first request
+  double kv_bytes = 0, kv_tokens = 0;                // sums over requests that ended well
+};
+
+// Rows in the order of the log. Forced, shadow and burn-in rows, and rows of other arms, are left
+// out.
+class Units {
+ public:
+  explicit Units(std::vector<std::string> arms) : names_(std::move(arms)), arms_(names_.size()) {}
+  void add(const Exposure& row);
+  const std::vector<ArmData>& arms() const { return arms_; }
+  // SIZE_MAX when it is none of this experiment's.
+  size_t arm_number(const std::string& name) const;
+
+ private:
+  struct Seen {
+    size_t arm = 0;
+    uint32_t requests = 0;
+  };
+  std::vector<std::string> names_;
+  std::vector<ArmData> arms_;
+  absl::flat_hash_map<uint64_t, Seen> seen_;
+};
+
+// True for rows that count: neither forced nor shadow.
+inline bool is_counted(const Exposure& row) { return !row.forced && !row.is_shadow; }
+
+// Differences of mean log latency between neighbouring time blocks of different arms, treatment
+// minus control, in time order. Each block is used once; a drift that is slow against a block's
+// length cancels, and the random order of arms makes what is left of it average out.
+std::vector<double> block_differences(std::span<const Exposure> rows, const std::string& control,
+                                      const std::string& treatment, double Exposure::*latency_ms);
+
+}  // namespace varve::statistics
