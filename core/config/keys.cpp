@@ -26,6 +26,27 @@ KeySpec float_key(std::string key, double default_value, double min, double max,
   return {std::move(key), std::move(help), "", ValueType::kFloat, Value(default_value), min, max};
 }
 
+KeySpec bool_key(std::string key, bool default_value, std::string help) {
+  return {std::move(key), std::move(help), "", ValueType::kBool, Value(default_value), 0, 0};
+}
+
+KeySpec list_key(std::string key, std::string help) {
+  return {std::move(key),
+          std::move(help),
+          "",
+          ValueType::kStrings,
+          Value(std::vector<std::string>{}),
+          0,
+          0};
+}
+
+KeySpec choice_key(std::string key, std::string default_value, std::string choices,
+                   std::string help) {
+  KeySpec spec = text_key(std::move(key), std::move(default_value), std::move(help));
+  spec.choices = std::move(choices);
+  return spec;
+}
+
 // "none" leaves a kind out, except the runtime.
 KeySpec plugin_key(const char* default_value, const char* help) {
   return text_key("plugin", default_value, help);
@@ -34,6 +55,104 @@ KeySpec plugin_key(const char* default_value, const char* help) {
 constexpr double kTokensMax = 16777216;  // 2^24
 constexpr double kMegabytesMax = 16777216;
 constexpr double kSeedMax = 9007199254740992;  // 2^53, exact as a double
+
+constexpr double kDaySeconds = 86400;
+
+TableSpec server_table() {
+  return {
+      "server",
+      "how varve serve listens",
+      {text_key("host", "127.0.0.1", "address to listen on"),
+       int_key("port", 8080, 0, 65535, "0: any free one, told in the log"),
+       int_key("http_threads", 1, 1, 64, "threads that read and write connections"),
+       text_key("keys_path", "",
+                "file of API keys; empty: no keys, everybody is anonymous of the default class"),
+       bool_key("allow_public_without_keys", false,
+                "listen on an address that others reach although there are no keys"),
+       text_key("default_class", "standard", "class of requests without a key"),
+       list_key("allowed_hosts",
+                "Host headers accepted beside loopback names and the address listened on"),
+       int_key("body_mb_max", 16, 1, 1024, "largest request, MiB"),
+       int_key("connections_max", 4096, 1, 1000000, "open at once"),
+       float_key("header_timeout_s", 10, 0.001, kDaySeconds, "for a request's headers, s"),
+       float_key("idle_timeout_s", 75, 0.001, kDaySeconds, "between two requests, s"),
+       float_key("write_timeout_s", 30, 0.001, kDaySeconds, "a client that takes nothing, s"),
+       float_key("shutdown_timeout_s", 30, 0, kDaySeconds,
+                 "running requests may end in this time after SIGTERM, s"),
+       float_key("ping_interval_s", 15, 0, kDaySeconds,
+                 "sign of life in a stream that has nothing to say, s; 0: none"),
+       int_key("choices_max", 8, 1, 1024, "n, and prompts of one request"),
+       int_key("contexts_max", 64, 0, 1000000, "documents registered at once, per tenant"),
+       choice_key("unknown_fields", "ignore", "ignore|warn|reject",
+                  "what to do with a request's unknown fields"),
+       choice_key("log_format", "auto", "auto|text|json", "auto: text on a terminal"),
+       choice_key("log_level", "info", "debug|info|warning|error", "least urgent line logged"),
+       text_key("experiment_log_path", "",
+                "SQLite file of what experiments are judged by; empty: no experiments"),
+       int_key("experiment_log_mb_max", 256, 1, kMegabytesMax,
+               "a larger log is set aside and a new one begun, MiB")},
+      false};
+}
+
+TableSpec class_table() {
+  return {"class",
+          "a class of requests: what its keys get",
+          {text_key("stack", "main", "which stack answers; main: the one of this profile"),
+           int_key("priority", 0, 0, 1000, "larger is served first"),
+           int_key("max_prompt_tokens", 0, 0, kTokensMax, "longest prompt; 0: the stack's limit"),
+           int_key("max_answer_tokens", 4096, 1, kTokensMax, "longest answer"),
+           float_key("deadline_s", 0, 0, kDaySeconds,
+                     "longest time a request may take, s; 0: no limit"),
+           bool_key("yields_summaries_at_peak", false,
+                    "left without summaries while its stack's queue is past peak_queue_percent")},
+          false};
+}
+
+TableSpec stack_table() {
+  return {"stack",
+          "a stack beside main, and its lane; [stack.main] has the lane of main",
+          {text_key("profile", "", "profile with the stack, relative to this one; of main: empty"),
+           int_key("concurrency", 16, 1, 1024, "sequences running at once"),
+           int_key("concurrency_max", 32, 1, 1024, "grows towards this while the queue is full"),
+           int_key("queue_max", 0, 0, 100000,
+                   "waiting requests; 0: the smaller of 200 and 3 x concurrency"),
+           float_key("stall_max", 2.5, 1, 100,
+                     "gap between tokens of running answers while a prompt is read, of that "
+                     "without"),
+           int_key("step_tokens_max", 4096, 1, 1048576, "tokens of one step"),
+           int_key("step_ms_max", 100, 1, 60000, "longest step, ms, so that others get a turn"),
+           int_key("peak_queue_percent", 0, 0, 100,
+                   "summaries are left out while the queue is this full, %; 0: never")},
+          false};
+}
+
+TableSpec experiment_table() {
+  return {"experiment",
+          "stacks compared on the requests of a class",
+          {int_key("version", 1, 1, 1000000, "raise it when arms, salt, class or mode change"),
+           text_key("class", "", "whose requests"),
+           text_key("salt", "",
+                    "key of the draw: secret, at least 16 characters, of one experiment only"),
+           list_key("arms", "stack:percent, the control first; together 100"),
+           choice_key("mode", "unit", "unit|switchback|aa",
+                      "unit: conversations are split; switchback: time is; aa: as unit, with one "
+                      "stack on both arms"),
+           float_key("block_s", 300, 1, kDaySeconds, "switchback: time with one arm, s"),
+           float_key("burn_in_s", 30, 0, kDaySeconds,
+                     "switchback: time after a switch that does not count, s"),
+           float_key("shadow_percent", 0, 0, 100,
+                     "of the control's requests, computed again on the last arm to compare"),
+           float_key("margin", 0.05, 0, 10, "tolerated relative loss of a latency quantile"),
+           float_key("alpha", 0.01, 0.000001, 0.5, "probability of a false alarm"),
+           float_key("error_rate_max", 0.02, 0, 1,
+                     "an arm with this much more errors than the control is stopped"),
+           float_key("kld_max", 0.01, 0, 100,
+                     "an arm further than this from the exact stack is stopped, nat"),
+           float_key("top1_min", 0.99, 0, 1,
+                     "an arm that agrees less often than this with the exact stack is stopped"),
+           int_key("min_units", 50, 1, 1000000000, "conversations before an arm may be stopped")},
+          false};
+}
 
 std::vector<TableSpec> make_tables() {
   return {
@@ -78,8 +197,8 @@ std::vector<TableSpec> make_tables() {
        true},
       {"plugins",
        "where plugins are found",
-       {{"directories", "folders searched in order; empty: lib/varve beside the program's folder",
-         "", ValueType::kStrings, Value(std::vector<std::string>{}), 0, 0}},
+       {list_key("directories",
+                 "folders searched in order; empty: lib/varve beside the program's folder")},
        false},
       {"generate",
        "how an answer is written",
@@ -94,7 +213,14 @@ std::vector<TableSpec> make_tables() {
                  "from the document.",
                  "first message of the chat; empty: none")},
        false},
+      server_table(),
   };
+}
+
+const TableSpec* find_in(const std::vector<TableSpec>& tables, std::string_view name) {
+  const auto it = std::find_if(tables.begin(), tables.end(),
+                               [&](const TableSpec& t) { return t.name == name; });
+  return it == tables.end() ? nullptr : &*it;
 }
 
 }  // namespace
@@ -104,12 +230,24 @@ const std::vector<TableSpec>& profile_tables() {
   return *tables;
 }
 
-const TableSpec* find_table(std::string_view name) {
-  const auto& tables = profile_tables();
-  const auto it = std::find_if(tables.begin(), tables.end(),
-                               [&](const TableSpec& t) { return t.name == name; });
-  return it == tables.end() ? nullptr : &*it;
+const std::vector<TableSpec>& named_tables() {
+  static const auto* tables =
+      new std::vector<TableSpec>{class_table(), stack_table(), experiment_table()};
+  return *tables;
 }
+
+bool is_table_name(std::string_view name) {
+  const auto fits = [](unsigned char c) {
+    return absl::ascii_islower(c) || absl::ascii_isdigit(c) || c == '_' || c == '-';
+  };
+  return !name.empty() && name.size() <= 32 &&
+         absl::ascii_islower(static_cast<unsigned char>(name.front())) &&
+         std::all_of(name.begin(), name.end(), fits);
+}
+
+const TableSpec* find_table(std::string_view name) { return find_in(profile_tables(), name); }
+
+const TableSpec* find_named_table(std::string_view name) { return find_in(named_tables(), name); }
 
 const KeySpec* find_key(const std::vector<KeySpec>& keys, std::string_view key) {
   const auto it =

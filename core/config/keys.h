@@ -20,8 +20,14 @@ struct TableSpec {
 // In the order in which varve.toml lists them.
 const std::vector<TableSpec>& profile_tables();
 
+// Tables of which a profile may have several: [class.vip], [class.standard]. Their names match
+// ^[a-z][a-z0-9_-]{0,31}$. In a Profile each is a table called "class.vip".
+const std::vector<TableSpec>& named_tables();
+bool is_table_name(std::string_view name);
+
 // nullptr when there is none.
 const TableSpec* find_table(std::string_view name);
+const TableSpec* find_named_table(std::string_view name);
 const KeySpec* find_key(const std::vector<KeySpec>& keys, std::string_view key);
 
 // "VARVE_ATTENTION_TOP_K_BLOCKS" for ("attention", "top_k_blocks").

@@ -110,6 +110,15 @@ const SettingTable& Profile::table(std::string_view name) const {
   return settings == tables_.end() ? *none : settings->second;
 }
 
+std::vector<std::string> Profile::names(std::string_view family) const {
+  const std::string prefix = std::string(family) + '.';
+  std::vector<std::string> names;
+  for (auto it = tables_.lower_bound(prefix);
+       it != tables_.end() && it->first.rfind(prefix, 0) == 0; ++it)
+    names.push_back(it->first.substr(prefix.size()));
+  return names;
+}
+
 const std::string& Profile::text(std::string_view table, std::string_view key) const {
   return std::get<std::string>(find(table, key)->value);
 }
@@ -120,6 +129,25 @@ int64_t Profile::integer(std::string_view table, std::string_view key) const {
 
 double Profile::number(std::string_view table, std::string_view key) const {
   return std::get<double>(find(table, key)->value);
+}
+
+bool Profile::boolean(std::string_view table, std::string_view key) const {
+  return std::get<bool>(find(table, key)->value);
+}
+
+absl::Status Profile::inherit_model(const Profile& from) {
+  for (auto& [key, setting] : tables_["model"]) {
+    const Setting& other = *from.find("model", key);
+    if (setting.layer != Layer::kDefault || other.layer == Layer::kDefault) continue;
+    setting = other;
+    if (key == "name") continue;
+    absl::StatusOr<std::string> path = from.path("model", key);
+    if (!path.ok()) return path.status();
+    setting.value = *std::move(path);
+    // No longer relative to a profile's folder, and this profile may lie in another.
+    setting.layer = Layer::kEnvironment;
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::string> Profile::path(std::string_view table, std::string_view key) const {

@@ -1,6 +1,8 @@
 // A profile: values by table and key, each with the place it came from, merged from four layers.
 // Command line (--set table.key=value) > environment (VARVE_<TABLE>_<KEY>) > profile file >
-// default.
+// default. Tables with names are set as --set class.vip.priority=10, which makes the table when it
+// is not there, and VARVE_CLASS_VIP_PRIORITY=10 (- in a name is _), which needs a table in the
+// file.
 //
 // Host keys are checked here. Keys of plugins are kept as found and checked by plugin_values() once
 // the plugin's description is known. An error is one line: the first problem by position with
@@ -55,11 +57,19 @@ class Profile {
   const Setting* find(std::string_view table, std::string_view key) const;
   // All settings of a table, by key.
   const SettingTable& table(std::string_view name) const;
+  // The names of the tables [family.NAME] that a layer mentions, sorted: {"standard", "vip"} for
+  // "class".
+  std::vector<std::string> names(std::string_view family) const;
 
   // Typed access to a host key of that type.
   const std::string& text(std::string_view table, std::string_view key) const;
   int64_t integer(std::string_view table, std::string_view key) const;
   double number(std::string_view table, std::string_view key) const;
+
+  bool boolean(std::string_view table, std::string_view key) const;
+
+  // What no layer sets in [model] here is taken from `from`.
+  absl::Status inherit_model(const Profile& from);
 
   // A text that names a file: ${NAME} replaced by environment variables (unset is an error, except
   // in a default), a relative path in a profile file taken from that file's folder. Empty stays

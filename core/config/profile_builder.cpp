@@ -6,6 +6,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "core/config/nearest_name.h"
 #include "toml++/toml.h"
 
@@ -15,6 +16,7 @@ namespace {
 std::vector<std::string> table_names() {
   std::vector<std::string> names;
   for (const TableSpec& table : profile_tables()) names.push_back(table.name);
+  for (const TableSpec& family : named_tables()) names.push_back(family.name);
   return names;
 }
 
@@ -95,23 +97,46 @@ class ProfileBuilder::TomlReader {
 
   void read_table(const std::string& name, const toml::key& key, const toml::node& node) {
     const TableSpec* table = find_table(name);
+    const TableSpec* family = find_named_table(name);
     // A table that only [a.b] or dotted keys imply has no position of its own.
     const Place here = place(key.source().begin);
-    if (table == nullptr && node.is_table()) return builder_.add_unknown_table(name, here);
+    if (table == nullptr && family == nullptr && node.is_table())
+      return builder_.add_unknown_table(name, here);
     if (!node.is_table()) {
       return builder_.add_error(here, absl::StrCat("found key ", quoted(name),
                                                    " outside a table; expected it under a [table]",
                                                    suggestion(name, table_names())));
     }
-    for (const auto& [inner, value] : *node.as_table())
-      read_key(*table, std::string(inner.str()), inner, value);
+    for (const auto& [inner, value] : *node.as_table()) {
+      if (family != nullptr) {
+        read_named(*family, std::string(inner.str()), inner, value);
+      } else {
+        read_key({*table, table->name}, std::string(inner.str()), inner, value);
+      }
+    }
   }
 
-  void read_key(const TableSpec& table, const std::string& name, const toml::key& key,
-                const toml::node& node) {
-    const KeySpec* spec = find_key(table.keys, name);
+  void read_named(const TableSpec& family, const std::string& name, const toml::key& key,
+                  const toml::node& node) {
     const Place here = place(key.source().begin);
-    if (spec == nullptr && !table.has_plugin) return builder_.add_unknown_key(table, name, here);
+    if (!node.is_table()) {
+      return builder_.add_error(
+          here, absl::StrCat("found key ", quoted(absl::StrCat(family.name, ".", name)),
+                             "; expected it in a table with a name, [", family.name, ".NAME]"));
+    }
+    if (!builder_.open_named(family, name, here)) return;
+    for (const auto& [inner, value] : *node.as_table()) {
+      read_key({family, absl::StrCat(family.name, ".", name)}, std::string(inner.str()), inner,
+               value);
+    }
+  }
+
+  void read_key(const Target& table, const std::string& name, const toml::key& key,
+                const toml::node& node) {
+    const KeySpec* spec = find_key(table.spec.keys, name);
+    const Place here = place(key.source().begin);
+    if (spec == nullptr && !table.spec.has_plugin)
+      return builder_.add_unknown_key(table, name, here);
     std::optional<Value> value = value_of(node);
     if (!value.has_value()) {
       return builder_.add_error(
@@ -146,19 +171,41 @@ void ProfileBuilder::add_file(std::string_view text) {
 }
 
 void ProfileBuilder::add_environment(const std::string& name, const std::string& value) {
-  const TableSpec* table = nullptr;
-  std::string prefix;
-  for (const TableSpec& candidate : profile_tables()) {
-    const std::string candidate_prefix = environment_name(candidate.name, "");
-    if (name.rfind(candidate_prefix, 0) == 0 && name.size() > candidate_prefix.size()) {
-      table = &candidate;
-      prefix = candidate_prefix;
+  const Place place{Layer::kEnvironment, 0, 0, absl::StrCat("environment variable ", name)};
+  const auto rest_after = [&](const TableSpec& table) -> std::string {
+    const std::string prefix = environment_name(table.name, "");
+    if (name.rfind(prefix, 0) != 0) return "";
+    return absl::AsciiStrToLower(name.substr(prefix.size()));
+  };
+  for (const TableSpec& table : profile_tables()) {
+    const std::string key = rest_after(table);
+    if (!key.empty()) return add_text({table, table.name}, key, value, place);
+  }
+  for (const TableSpec& family : named_tables()) {
+    const std::string rest = rest_after(family);
+    if (!rest.empty()) return add_named_environment(family, rest, value, place);
+  }
+}
+
+void ProfileBuilder::add_named_environment(const TableSpec& family, const std::string& rest,
+                                           const std::string& value, const Place& place) {
+  std::vector<std::pair<std::string, std::string>> fits;  // table, key
+  const std::string prefix = family.name + ".";
+  for (const auto& [table, settings] : tables_) {
+    if (table.rfind(prefix, 0) != 0) continue;
+    const std::string name = absl::StrReplaceAll(table.substr(prefix.size()), {{"-", "_"}});
+    for (const KeySpec& key : family.keys) {
+      if (absl::StrCat(name, "_", key.key) == rest) fits.emplace_back(table, key.key);
     }
   }
-  if (table == nullptr) return;
-  const std::string key = absl::AsciiStrToLower(name.substr(prefix.size()));
-  add_text(*table, key, value,
-           {Layer::kEnvironment, 0, 0, absl::StrCat("environment variable ", name)});
+  if (fits.size() == 1) return add_text({family, fits[0].first}, fits[0].second, value, place);
+  add_error(place,
+            fits.empty()
+                ? absl::StrCat("found no such key; expected the name of a table [", family.name,
+                               ".NAME] of the profile file, _ and one of its "
+                               "keys, in capitals")
+                : absl::StrCat("found two meanings, [", fits[0].first, "] and [", fits[1].first,
+                               "]; expected one; use --set instead"));
 }
 
 void ProfileBuilder::add_override(const std::string& assignment) {
@@ -172,9 +219,41 @@ void ProfileBuilder::add_override(const std::string& assignment) {
   }
   const std::string name = assignment.substr(0, dot);
   const TableSpec* table = find_table(name);
+  if (const TableSpec* family = find_named_table(name))
+    return add_named_override(*family, assignment.substr(dot + 1), place);
   if (table == nullptr) return add_unknown_table(name, place);
-  add_text(*table, assignment.substr(dot + 1, equals - dot - 1), assignment.substr(equals + 1),
-           place);
+  add_text({*table, name}, assignment.substr(dot + 1, equals - dot - 1),
+           assignment.substr(equals + 1), place);
+}
+
+void ProfileBuilder::add_named_override(const TableSpec& family, const std::string& rest,
+                                        const Place& place) {
+  const size_t equals = rest.find('=');
+  const size_t dot = rest.find('.');
+  if (dot == std::string::npos || dot > equals) {
+    return add_error(place,
+                     absl::StrCat("found no name; expected ", family.name,
+                                  ".NAME.key=value, for example --set class.vip.priority=10"));
+  }
+  const std::string name = rest.substr(0, dot);
+  if (!open_named(family, name, place)) return;
+  add_text({family, absl::StrCat(family.name, ".", name)}, rest.substr(dot + 1, equals - dot - 1),
+           rest.substr(equals + 1), place);
+}
+
+bool ProfileBuilder::open_named(const TableSpec& family, const std::string& name,
+                                const Place& place) {
+  if (!is_table_name(name)) {
+    add_error(place, absl::StrCat("found the name ", quoted(name), " in [", family.name,
+                                  ".NAME]; expected a to z, then at most 31 of a to z, 0 to 9, _ "
+                                  "and -"));
+    return false;
+  }
+  const std::string table = absl::StrCat(family.name, ".", name);
+  if (tables_.find(table) != tables_.end()) return true;
+  for (const KeySpec& key : family.keys)
+    store(table, key.key, {key.default_value, false, Layer::kDefault, "default"});
+  return true;
 }
 
 void ProfileBuilder::add_error(const Place& place, std::string_view text) {
@@ -182,9 +261,9 @@ void ProfileBuilder::add_error(const Place& place, std::string_view text) {
               absl::StrCat(place.where, ": ", std::string(text)));
 }
 
-void ProfileBuilder::add_value(const TableSpec& table, const std::string& key, Value value,
+void ProfileBuilder::add_value(const Target& table, const std::string& key, Value value,
                                const Place& place) {
-  if (const KeySpec* spec = find_key(table.keys, key)) {
+  if (const KeySpec* spec = find_key(table.spec.keys, key)) {
     absl::StatusOr<Value> checked = checked_value(*spec, value);
     if (!checked.ok()) {
       return add_error(place, absl::StrCat(table.name, ".", key, ": ", checked.status().message()));
@@ -194,11 +273,11 @@ void ProfileBuilder::add_value(const TableSpec& table, const std::string& key, V
   store(table.name, key, {std::move(value), false, place.layer, place.where});
 }
 
-void ProfileBuilder::add_text(const TableSpec& table, const std::string& key,
-                              const std::string& value, const Place& place) {
-  const KeySpec* spec = find_key(table.keys, key);
+void ProfileBuilder::add_text(const Target& table, const std::string& key, const std::string& value,
+                              const Place& place) {
+  const KeySpec* spec = find_key(table.spec.keys, key);
   if (spec == nullptr) {
-    if (!table.has_plugin || key.empty()) return add_unknown_key(table, key, place);
+    if (!table.spec.has_plugin || key.empty()) return add_unknown_key(table, key, place);
     return store(table.name, key, {value, true, place.layer, place.where});
   }
   absl::StatusOr<Value> parsed = parsed_value(*spec, value);
@@ -216,10 +295,10 @@ void ProfileBuilder::store(const std::string& table, const std::string& key, Set
   if (!same_plugin) slot = std::move(setting);
 }
 
-void ProfileBuilder::add_unknown_key(const TableSpec& table, const std::string& key,
+void ProfileBuilder::add_unknown_key(const Target& table, const std::string& key,
                                      const Place& place) {
   std::vector<std::string> names;
-  for (const KeySpec& spec : table.keys) names.push_back(spec.key);
+  for (const KeySpec& spec : table.spec.keys) names.push_back(spec.key);
   add_error(place, absl::StrCat("found unknown key ", quoted(absl::StrCat(table.name, ".", key)),
                                 "; expected a key of [", table.name, "]", suggestion(key, names)));
 }

@@ -46,16 +46,26 @@ class ProfileBuilder {
     uint32_t line, column;
     std::string where;
   };
+  // A table to write to: "runtime", or "class.vip" of the family "class".
+  struct Target {
+    const TableSpec& spec;
+    std::string name;
+  };
   class TomlReader;
 
   void add_error(const Place& place, std::string_view text);
   // A value whose type the file states.
-  void add_value(const TableSpec& table, const std::string& key, Value value, const Place& place);
+  void add_value(const Target& table, const std::string& key, Value value, const Place& place);
   // A value from a command line or the environment.
-  void add_text(const TableSpec& table, const std::string& key, const std::string& value,
+  void add_text(const Target& table, const std::string& key, const std::string& value,
                 const Place& place);
   void store(const std::string& table, const std::string& key, Setting setting);
-  void add_unknown_key(const TableSpec& table, const std::string& key, const Place& place);
+  // Makes the table [family.name] with its defaults unless it is there. False: a bad name.
+  bool open_named(const TableSpec& family, const std::string& name, const Place& place);
+  void add_named_environment(const TableSpec& family, const std::string& rest,
+                             const std::string& value, const Place& place);
+  void add_named_override(const TableSpec& family, const std::string& rest, const Place& place);
+  void add_unknown_key(const Target& table, const std::string& key, const Place& place);
   void add_unknown_table(const std::string& table, const Place& place);
 
   std::string path_;

@@ -67,7 +67,7 @@ struct ExperimentConfig {
   uint32_t version = 1;
   std::string class_name;
   std::string salt;                 // the key of the hash; a new salt is a new experiment
-  std::vector<ExperimentArm> arms;  // the first is the control; contiguous ranges in this order
+  std::vector<ExperimentArm> arms;  // the first is the control
   std::string mode = "unit";        // unit | switchback | aa
   absl::Duration block, burn_in;    // switchback
   double shadow_percent = 0;        // of the control's requests replayed on the last arm

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "core/config/serve_config.h"
 #include "tools/varve/chosen_plugins.h"
 #include "tools/varve/command.h"
 
@@ -29,6 +30,15 @@ std::vector<Row> effective_rows(const Profile& profile, const std::vector<Chosen
       for (const auto& [key, setting] : plugin.values) {
         if (find_key(table.keys, key) == nullptr)
           rows.push_back({table.name, key, setting.value, setting.where});
+      }
+    }
+  }
+  for (const TableSpec& family : named_tables()) {
+    for (const std::string& name : profile.names(family.name)) {
+      const std::string table = absl::StrCat(family.name, ".", name);
+      for (const KeySpec& key : family.keys) {
+        const Setting& setting = *profile.find(table, key.key);
+        rows.push_back({table, key.key, setting.value, setting.where});
       }
     }
   }
@@ -74,6 +84,22 @@ void print_keys(const std::vector<ChosenPlugin>& plugins) {
     }
     std::cout << "\n";
   }
+  for (const TableSpec& family : named_tables()) {
+    std::cout << "[" << family.name << ".NAME]  " << family.help << "\n\n";
+    for (const KeySpec& spec : family.keys) print_key(family.name + ".NAME", spec);
+    std::cout << "\n";
+  }
+}
+
+// The tables of `varve serve`, and the plugins of the other stacks that it names.
+absl::Status check_serving(const Profile& profile, const ProfileSources& sources) {
+  const absl::StatusOr<ServeConfig> config = load_serve_config(profile, sources);
+  if (!config.ok()) return config.status();
+  for (const StackConfig& stack : config->stacks) {
+    const auto plugins = chosen_plugins(stack.profile);
+    if (!plugins.ok()) return plugins.status();
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -100,6 +126,10 @@ int cmd_profile(const Arguments& arguments) {
   if (!plugins.ok()) return report(plugins.status(), kExitUsage);
   if (word == "show") show(line, effective_rows(*profile, *plugins));
   if (word == "keys") print_keys(*plugins);
+  if (word == "check") {
+    const absl::Status status = check_serving(*profile, sources);
+    if (!status.ok()) return report(status, kExitUsage);
+  }
   if (word == "check" && line.json()) std::cout << "{\"ok\": true}\n";
   if (word == "check" && !line.json()) std::cout << "ok\n";
   return kExitOk;
