@@ -2,6 +2,7 @@
 // to metrics and the exposure log.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -34,12 +35,34 @@ struct Placement {
   uint64_t max_prompt_tokens = 0, max_answer_tokens = 0;
   absl::Time deadline;
   Lane* lane = nullptr;  // valid as long as the dispatcher
+  uint32_t experiment_version = 0;
 };
 
 struct DispatcherParts {
   std::map<std::string, std::unique_ptr<Lane>> lanes;  // by stack name
   std::unique_ptr<ExposureLog> log;                    // null: no experiments
   Metrics* metrics = nullptr;                          // outlives the dispatcher
+  std::map<std::string, std::string> stack_digests;    // by stack name, for the exposure log
+  // Told of each request on the control arm of an experiment with shadow_percent that ended well
+  // (stop or length), unless it was forced there. Called by the lane's thread: must not block.
+  std::function<void(const Placement&, const GenerateRequest& request,
+                     const std::vector<int32_t>& answer, const GenerateResult&)>
+      on_ended;
+};
+
+// Since this process started, without forced and burn-in requests.
+struct ArmStatus {
+  std::string arm;  // arm_name()
+  double weight = 0;
+  uint64_t requests = 0, errors = 0, quality_samples = 0;
+  double ttft_ms_mean = 0, kld_mean = 0, top1_mean = 0;  // NaN while there is none
+  std::string stopped;                                   // why, or empty
+};
+
+struct ExperimentStatus {
+  std::string name, class_name, mode;
+  uint32_t version = 1;
+  std::vector<ArmStatus> arms;
 };
 
 // Thread-safe.
@@ -51,9 +74,9 @@ class Dispatcher {
 
   // kPermissionDenied: a tier or arm the key may not choose; kNotFound: no such arm.
   virtual absl::StatusOr<Placement> place(const Arrival& arrival) const = 0;
-  // Checks limits and quota, hands the request to the placement's lane, and records its end. The
-  // request's tenant, class, arm, priority and deadline are filled in here. kResourceExhausted
-  // carries the wait: retry_after(status).
+  // Checks limits and quota (each choice counts as a request), hands the request to the placement's
+  // lane, and records its end. The request's tenant, class, arm, priority and deadline are filled
+  // in here. kResourceExhausted carries the wait: retry_after(status).
   virtual absl::Status submit(const Arrival& arrival, const Placement& placement,
                               GenerateRequest request, std::shared_ptr<GenerateSink> sink,
                               CancelFlag cancel) = 0;
@@ -63,15 +86,27 @@ class Dispatcher {
   virtual const std::map<std::string, std::unique_ptr<Lane>>& lanes() const = 0;
   // Lane of the default class: its text and model answer /tokenize and /v1/models.
   virtual Lane& main_lane() const = 0;
-  // Keys, classes, weights, limits. All or nothing: on error the old stay, and the error says why.
+  // Keys, classes, weights, limits. All or nothing: on error the old stay, and the error says why:
+  // kFailedPrecondition for what needs a restart (address, stacks) or a new version of an
+  // experiment (arms, salt, class, mode). Stopped arms stay stopped until the version changes.
   // Returns what changed, a line each.
   virtual absl::StatusOr<std::vector<std::string>> reload(const ServeConfig& config) = 0;
-  // Sets an arm's weight to 0 at once and logs why.
+  // Sets an arm's weight to 0 at once, in favour of the control, and logs why. kNotFound;
+  // kInvalidArgument for the control.
   virtual absl::Status stop_arm(const std::string& experiment, const std::string& arm,
                                 const std::string& why) = 0;
+  // Logs the sample and stops its arm when the mean breaches kld_max or top1_min. [any]
+  virtual void add_quality(const QualitySample& sample) = 0;
+  virtual std::vector<ExperimentStatus> experiments() const = 0;
+  // In effect: a stopped arm's weight is the control's.
   virtual ServeConfig config() const = 0;
+  // All lanes at once; see Lane::drain().
   virtual void drain(absl::Time deadline) = 0;
 };
+
+// What a lane is started or reconfigured with.
+LaneOptions lane_options(const StackConfig& stack, const std::vector<ClassConfig>& classes,
+                         std::string digest);
 
 // The wait that a kResourceExhausted status carries (payload "varve/retry_after_ms").
 absl::Status with_retry_after(absl::Status status, absl::Duration wait);

@@ -25,9 +25,12 @@ struct Assignment {
   uint64_t block = 0;      // switchback: number of the time block
 };
 
-// Unit mode: contiguous ranges of [0, 2^64), so that raising the last arm's weight moves only the
-// units of the added share. Switchback: all units of a time block share an arm, drawn per block
-// from the salt. Pure: same config, unit and time, same answer.
+// Unit mode: contiguous ranges of [0, 2^64). The last arm's ends at 2^64 and grows downwards, those
+// between it and the control grow from 0, the control has the middle: raising an arm's weight at
+// the control's cost moves only the units of the added share, stopping it only its own.
+// Switchback: all units of a time block share an arm; each group of as many blocks as there are
+// arms has each once, in an order drawn from the salt, whatever the weights (but an arm of weight 0
+// leaves its blocks to the control). Pure: same config, unit and time, same answer.
 Assignment assign(const ExperimentConfig& experiment, std::string_view unit, absl::Time now);
 
 }  // namespace varve

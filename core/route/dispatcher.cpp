@@ -1,0 +1,406 @@
+#include "core/route/dispatcher.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/cord.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "core/base/mutex.h"
+#include "core/route/dispatcher_arms.h"
+#include "core/route/dispatcher_changes.h"
+#include "core/route/dispatcher_record.h"
+#include "core/route/dispatcher_sink.h"
+#include "core/route/dispatcher_snapshot.h"
+#include "core/route/experiment_record.h"
+
+namespace varve {
+namespace {
+
+constexpr char kRetryAfterPayload[] = "varve/retry_after_ms";
+constexpr char kAnonymous[] = "anonymous";
+
+absl::StatusOr<std::shared_ptr<const ApiKeys>> load_keys(const ServeConfig& config) {
+  if (config.server.keys_path.empty()) return std::shared_ptr<const ApiKeys>();
+  return ApiKeys::load(config.server.keys_path, class_names(config));
+}
+
+double wall_seconds() { return static_cast<double>(absl::ToUnixMicros(absl::Now())) / 1e6; }
+
+// For durations: does not follow the wall clock's jumps.
+absl::Time steady_time() {
+  return absl::UnixEpoch() + absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());
+}
+
+const char* why_rejected(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kResourceExhausted:
+      return "queue";
+    case absl::StatusCode::kUnavailable:
+      return "draining";
+    default:
+      return "invalid";
+  }
+}
+
+class LaneDispatcher final : public Dispatcher {
+ public:
+  LaneDispatcher(std::shared_ptr<const Snapshot> snapshot, DispatcherParts parts)
+      : snapshot_(std::move(snapshot)), parts_(std::move(parts)) {
+    for (const ExperimentConfig& experiment : current()->experiments)
+      log_event(experiment, "started", "");
+  }
+  // Requests that the lanes abort are still recorded.
+  ~LaneDispatcher() override { parts_.lanes.clear(); }
+
+  absl::StatusOr<Placement> place(const Arrival& arrival) const override {
+    absl::StatusOr<Placement> placement = place_in(*current(), arrival);
+    if (placement.ok()) placement->lane = parts_.lanes.at(placement->stack).get();
+    return placement;
+  }
+  absl::Status submit(const Arrival& arrival, const Placement& placement, GenerateRequest request,
+                      std::shared_ptr<GenerateSink> sink, CancelFlag cancel) override;
+  absl::StatusOr<Identity> authenticate(std::string_view key) const override;
+  const std::map<std::string, std::unique_ptr<Lane>>& lanes() const override {
+    return parts_.lanes;
+  }
+  Lane& main_lane() const override;
+  absl::StatusOr<std::vector<std::string>> reload(const ServeConfig& config) override;
+  absl::Status stop_arm(const std::string& experiment, const std::string& arm,
+                        const std::string& why) override;
+  void add_quality(const QualitySample& sample) override;
+  std::vector<ExperimentStatus> experiments() const override;
+  ServeConfig config() const override;
+  void drain(absl::Time deadline) override;
+
+ private:
+  // What is needed of a request when it ends.
+  struct Ticket {
+    Placement placement;
+    std::string request_id, key_id;
+    uint64_t tokens = 0;                             // taken from the quota
+    std::shared_ptr<const GenerateRequest> request;  // only when offered to on_ended
+  };
+
+  std::shared_ptr<const Snapshot> current() const {
+    MutexLock lock(&mutex_);
+    return snapshot_;
+  }
+  absl::Status take_quota(const Arrival& arrival, const Placement& placement, uint64_t tokens);
+  bool is_offered(const Snapshot& snapshot, const Placement& placement) const;
+  void ended(const Ticket& ticket, const GenerateResult& result,
+             const std::vector<int32_t>& answer);
+  void ended_in_experiment(const Ticket& ticket, const GenerateResult& result);
+  absl::Status rejected(const Placement& placement, const char* why, absl::Status status) {
+    parts_.metrics->rejected(placement.class_name, why);
+    return status;
+  }
+  std::string digest_of(const std::string& stack) const {
+    const auto found = parts_.stack_digests.find(stack);
+    return found == parts_.stack_digests.end() ? "" : found->second;
+  }
+  void log_event(const ExperimentConfig& experiment, std::string what, std::string why) {
+    if (parts_.log == nullptr) return;
+    parts_.log->add(experiment_event(experiment, std::move(what), std::move(why), wall_seconds()));
+  }
+  void log_changes(const Snapshot& from, const Snapshot& to);
+
+  mutable Mutex mutex_;
+  std::shared_ptr<const Snapshot> snapshot_ ABSL_GUARDED_BY(mutex_);
+  Mutex reload_mutex_;  // one reload at a time
+  Arms arms_;
+  const std::unique_ptr<Quotas> quotas_ = Quotas::make();
+  DispatcherParts parts_;
+};
+
+absl::StatusOr<Identity> LaneDispatcher::authenticate(std::string_view key) const {
+  const std::shared_ptr<const Snapshot> snapshot = current();
+  if (snapshot->keys != nullptr) return snapshot->keys->find(key);
+  const ServerConfig& server = snapshot->config->server;
+  Identity who;
+  who.key_id = who.tenant = kAnonymous;
+  who.class_name = server.default_class;
+  // Without keys only this machine's users reach the server, unless that was waived.
+  who.scope = server.allow_public_without_keys ? Scope::kInference : Scope::kAdmin;
+  return who;
+}
+
+absl::Status LaneDispatcher::take_quota(const Arrival& arrival, const Placement& placement,
+                                        uint64_t tokens) {
+  const std::shared_ptr<const ApiKeys> keys = current()->keys;
+  if (keys == nullptr) return absl::OkStatus();
+  absl::Duration wait;
+  absl::Status status = quotas_->take(arrival.who.key_id, keys->limits(arrival.who.key_id), tokens,
+                                      steady_time(), &wait);
+  if (status.ok()) return status;
+  return rejected(placement, "quota", with_retry_after(std::move(status), wait));
+}
+
+bool LaneDispatcher::is_offered(const Snapshot& snapshot, const Placement& placement) const {
+  if (!parts_.on_ended || placement.experiment.empty() || placement.assignment.arm != 0 ||
+      placement.assignment.forced)
+    return false;
+  const ExperimentConfig* experiment = find_by_name(snapshot.experiments, placement.experiment);
+  return experiment != nullptr && experiment->shadow_percent > 0;
+}
+
+absl::Status LaneDispatcher::submit(const Arrival& arrival, const Placement& placement,
+                                    GenerateRequest request, std::shared_ptr<GenerateSink> sink,
+                                    CancelFlag cancel) {
+  const uint64_t limit = placement.max_prompt_tokens;
+  if (limit != 0 && request.prompt.size() > limit) {
+    return rejected(placement, "invalid",
+                    absl::InvalidArgumentError(absl::StrCat(
+                        "found a prompt of ", request.prompt.size(), " tokens; expected at most ",
+                        limit, ", the limit (max_prompt_tokens) of class ", placement.class_name)));
+  }
+  request.tenant = arrival.who.tenant;
+  request.class_name = placement.class_name;
+  request.arm = placement.arm;
+  request.priority = placement.priority;
+  request.deadline = std::min(request.deadline, placement.deadline);
+  request.max_tokens = std::min(request.max_tokens, placement.max_answer_tokens);
+  request.min_tokens = std::min(request.min_tokens, request.max_tokens);
+
+  auto ticket = std::make_shared<Ticket>();
+  ticket->placement = placement;
+  ticket->request_id = request.id;
+  ticket->key_id = arrival.who.key_id;
+  ticket->tokens = request.prompt.size() + request.max_tokens;
+  absl::Status status = take_quota(arrival, placement, ticket->tokens);
+  if (!status.ok()) return status;
+  if (is_offered(*current(), placement))
+    ticket->request = std::make_shared<const GenerateRequest>(request);
+
+  WatchingSink::Watch watch;
+  watch.keeps_answer = ticket->request != nullptr;
+  watch.on_started = [this, ticket] {
+    if (!ticket->placement.experiment.empty())
+      parts_.metrics->exposed(ticket->placement.experiment, ticket->placement.arm);
+  };
+  watch.on_ended = [this, ticket](const GenerateResult& result,
+                                  const std::vector<int32_t>& answer) {
+    ended(*ticket, result, answer);
+  };
+  status = placement.lane->submit(std::move(request),
+                                  std::make_shared<WatchingSink>(std::move(sink), std::move(watch)),
+                                  std::move(cancel));
+  if (status.ok()) return status;
+  quotas_->refund(ticket->key_id, ticket->tokens);
+  if (status.code() == absl::StatusCode::kResourceExhausted)
+    status = with_retry_after(std::move(status), placement.lane->retry_after());
+  const char* why = why_rejected(status);
+  return rejected(placement, why, std::move(status));
+}
+
+void LaneDispatcher::ended(const Ticket& ticket, const GenerateResult& result,
+                           const std::vector<int32_t>& answer) {
+  const bool has_run = result.started != absl::InfinitePast();
+  const uint64_t used = has_run ? result.prompt_tokens + result.output_tokens : 0;
+  if (used < ticket.tokens) quotas_->refund(ticket.key_id, ticket.tokens - used);
+  parts_.metrics->record(request_metrics(ticket.placement, result));
+  if (!ticket.placement.experiment.empty()) ended_in_experiment(ticket, result);
+  const bool is_whole =
+      result.reason == FinishReason::kStop || result.reason == FinishReason::kLength;
+  if (ticket.request != nullptr && is_whole)
+    parts_.on_ended(ticket.placement, *ticket.request, answer, result);
+}
+
+void LaneDispatcher::ended_in_experiment(const Ticket& ticket, const GenerateResult& result) {
+  const Placement& placement = ticket.placement;
+  const Exposure row = exposure_of(placement, placement.experiment_version, ticket.request_id,
+                                   digest_of(placement.stack), result);
+  // Who never left the queue has seen nothing of the arm's stack.
+  if (result.started != absl::InfinitePast()) parts_.log->add(row);
+  if (row.forced || row.burn_in) return;
+  const std::shared_ptr<const Snapshot> snapshot = current();
+  const ExperimentConfig* experiment = find_by_name(snapshot->experiments, placement.experiment);
+  // A reload may have ended it, or begun another under its name.
+  if (experiment == nullptr || placement.experiment_version != experiment->version) return;
+  const std::string breach = arms_.ended(*experiment, placement.assignment.arm, row.unit_hash,
+                                         result.reason == FinishReason::kError, row.ttft_ms);
+  if (!breach.empty()) (void)stop_arm(placement.experiment, placement.arm, breach);
+}
+
+void LaneDispatcher::add_quality(const QualitySample& sample) {
+  const std::shared_ptr<const Snapshot> snapshot = current();
+  if (parts_.log != nullptr) parts_.log->add(sample);
+  const ExperimentConfig* experiment = find_by_name(snapshot->experiments, sample.experiment);
+  if (experiment == nullptr || experiment->version != sample.version) return;
+  const std::optional<size_t> arm = arm_with_name(*experiment, sample.arm);
+  if (!arm.has_value()) return;
+  const std::string breach = arms_.compared(*experiment, *arm, sample);
+  if (!breach.empty()) (void)stop_arm(sample.experiment, sample.arm, breach);
+}
+
+absl::Status LaneDispatcher::stop_arm(const std::string& experiment, const std::string& arm,
+                                      const std::string& why) {
+  ExperimentConfig changed;
+  {
+    MutexLock lock(&mutex_);
+    const ExperimentConfig* found = find_by_name(snapshot_->experiments, experiment);
+    if (found == nullptr) {
+      return absl::NotFoundError(
+          absl::StrCat("found the experiment ", quoted(experiment), "; expected one in effect"));
+    }
+    const std::optional<size_t> number = arm_with_name(*found, arm);
+    if (!number.has_value()) {
+      return absl::NotFoundError(
+          absl::StrCat("found the arm ", quoted(arm), "; expected one of ", arm_names(*found)));
+    }
+    if (*number == 0) {
+      return absl::InvalidArgumentError(absl::StrCat("found the control ", quoted(arm),
+                                                     "; expected an arm that it can stand in "
+                                                     "for: ",
+                                                     arm_names(*found)));
+    }
+    auto next = std::make_shared<Snapshot>(*snapshot_);
+    if (!next->stops[experiment].emplace(arm, why).second) return absl::OkStatus();
+    next->experiments = with_stops(next->config->experiments, next->stops);
+    changed = *find_by_name(next->experiments, experiment);
+    snapshot_ = std::move(next);
+  }
+  parts_.metrics->stopped(experiment, arm);
+  log_event(changed, "arm stopped", absl::StrCat(arm, ": ", why));
+  return absl::OkStatus();
+}
+
+std::vector<ExperimentStatus> LaneDispatcher::experiments() const {
+  const std::shared_ptr<const Snapshot> snapshot = current();
+  std::vector<ExperimentStatus> all;
+  for (const ExperimentConfig& experiment : snapshot->experiments) {
+    all.push_back(arms_.status(experiment));
+    const auto stops = snapshot->stops.find(experiment.name);
+    if (stops == snapshot->stops.end()) continue;
+    for (ArmStatus& arm : all.back().arms) {
+      const auto why = stops->second.find(arm.arm);
+      if (why != stops->second.end()) arm.stopped = why->second;
+    }
+  }
+  return all;
+}
+
+Lane& LaneDispatcher::main_lane() const {
+  const std::shared_ptr<const ServeConfig> config = current()->config;
+  return *parts_.lanes.at(find_by_name(config->classes, config->server.default_class)->stack);
+}
+
+ServeConfig LaneDispatcher::config() const {
+  const std::shared_ptr<const Snapshot> snapshot = current();
+  ServeConfig config = *snapshot->config;
+  config.experiments = snapshot->experiments;
+  return config;
+}
+
+absl::StatusOr<std::vector<std::string>> LaneDispatcher::reload(const ServeConfig& config) {
+  MutexLock one_at_a_time(&reload_mutex_);
+  absl::Status status = check_config(config, parts_);
+  if (!status.ok()) return status;
+  absl::StatusOr<std::vector<std::string>> changes = config_changes(*current()->config, config);
+  if (!changes.ok()) return changes;
+  absl::StatusOr<std::shared_ptr<const ApiKeys>> keys = load_keys(config);
+  if (!keys.ok()) return keys.status();
+  if (*keys != nullptr) changes->push_back("keys: read from " + config.server.keys_path);
+
+  auto next = std::make_shared<Snapshot>();
+  next->config = std::make_shared<const ServeConfig>(config);
+  next->keys = *std::move(keys);
+  std::shared_ptr<const Snapshot> old;
+  {
+    MutexLock lock(&mutex_);
+    for (const auto& [name, arms] : snapshot_->stops) {
+      const ExperimentConfig* before = find_by_name(snapshot_->experiments, name);
+      const ExperimentConfig* after = find_by_name(config.experiments, name);
+      if (after != nullptr && before != nullptr && after->version == before->version)
+        next->stops[name] = arms;
+    }
+    next->experiments = with_stops(config.experiments, next->stops);
+    old = std::exchange(snapshot_, next);
+  }
+  for (const StackConfig& stack : config.stacks) {
+    parts_.lanes.at(stack.name)
+        ->reconfigure(lane_options(stack, config.classes, digest_of(stack.name)));
+  }
+  arms_.keep(next->experiments);
+  log_changes(*old, *next);
+  return changes;
+}
+
+void LaneDispatcher::log_changes(const Snapshot& from, const Snapshot& to) {
+  const auto detail = [](const ExperimentConfig& experiment) {
+    return experiment_event(experiment, "", "", 0).detail;
+  };
+  for (const ExperimentConfig& experiment : to.experiments) {
+    const ExperimentConfig* before = find_by_name(from.experiments, experiment.name);
+    if (before == nullptr || before->version != experiment.version) {
+      log_event(experiment, "started", "");
+    } else if (weights_text(*before) != weights_text(experiment)) {
+      log_event(experiment, "weights changed", weights_text(*before));
+    } else if (detail(*before) != detail(experiment)) {
+      log_event(experiment, "limits changed", "");
+    }
+  }
+  for (const ExperimentConfig& experiment : from.experiments) {
+    if (find_by_name(to.experiments, experiment.name) == nullptr)
+      log_event(experiment, "ended", "");
+  }
+}
+
+void LaneDispatcher::drain(absl::Time deadline) {
+  std::vector<std::thread> threads;
+  for (const auto& [name, lane] : parts_.lanes)
+    threads.emplace_back([&lane = *lane, deadline] { lane.drain(deadline); });
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Dispatcher>> Dispatcher::make(ServeConfig config,
+                                                             DispatcherParts parts) {
+  absl::Status status = check_config(config, parts);
+  if (!status.ok()) return status;
+  absl::StatusOr<std::shared_ptr<const ApiKeys>> keys = load_keys(config);
+  if (!keys.ok()) return keys.status();
+  auto snapshot = std::make_shared<Snapshot>();
+  snapshot->experiments = config.experiments;
+  snapshot->config = std::make_shared<const ServeConfig>(std::move(config));
+  snapshot->keys = *std::move(keys);
+  return std::make_unique<LaneDispatcher>(std::move(snapshot), std::move(parts));
+}
+
+LaneOptions lane_options(const StackConfig& stack, const std::vector<ClassConfig>& classes,
+                         std::string digest) {
+  LaneOptions options;
+  options.name = stack.name;
+  options.concurrency = stack.concurrency;
+  options.concurrency_max = stack.concurrency_max;
+  options.queue_max = stack.queue_max;
+  options.stall_max = stack.stall_max;
+  options.step_tokens_max = stack.step_tokens_max;
+  options.step_ms_max = stack.step_ms_max;
+  options.peak_queue_percent = stack.peak_queue_percent;
+  for (const ClassConfig& one : classes) {
+    if (one.yields_summaries_at_peak) options.peak_classes.push_back(one.name);
+  }
+  options.digest = std::move(digest);
+  return options;
+}
+
+absl::Status with_retry_after(absl::Status status, absl::Duration wait) {
+  const int64_t ms = absl::ToInt64Milliseconds(absl::Ceil(wait, absl::Milliseconds(1)));
+  status.SetPayload(kRetryAfterPayload, absl::Cord(absl::StrCat(ms)));
+  return status;
+}
+
+absl::Duration retry_after(const absl::Status& status) {
+  const absl::optional<absl::Cord> payload = status.GetPayload(kRetryAfterPayload);
+  int64_t ms = 0;
+  if (!payload.has_value() || !absl::SimpleAtoi(std::string(*payload), &ms))
+    return absl::Seconds(1);
+  return absl::Milliseconds(ms);
+}
+
+}  // namespace varve

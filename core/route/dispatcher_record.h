@@ -1,0 +1,22 @@
+// What is noted of a request that has ended. Internal to core/route.
+#pragma once
+
+#include <string>
+
+#include "core/engine/request.h"
+#include "core/metrics/metrics.h"
+#include "core/route/dispatcher.h"
+#include "core/route/exposure_log.h"
+
+namespace varve {
+
+// "stop", "length", "cancelled", "error".
+const char* outcome_name(FinishReason reason);
+
+RequestMetrics request_metrics(const Placement& placement, const GenerateResult& result);
+
+// `request_id` and `digest` (of the stack) go in as they are. [any]
+Exposure exposure_of(const Placement& placement, uint32_t version, const std::string& request_id,
+                     const std::string& digest, const GenerateResult& result);
+
+}  // namespace varve

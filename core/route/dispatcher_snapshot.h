@@ -1,0 +1,47 @@
+// What requests are placed by. Internal to core/route.
+#pragma once
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/route/dispatcher.h"
+
+namespace varve {
+
+// Name of an experiment -> name of an arm -> why it was stopped.
+using Stops = std::map<std::string, std::map<std::string, std::string>>;
+
+// What requests are placed by. Never changes: a reload or a stop makes another.
+struct Snapshot {
+  std::shared_ptr<const ServeConfig> config;  // as it was read
+  std::shared_ptr<const ApiKeys> keys;        // null: none
+  Stops stops;
+  std::vector<ExperimentConfig> experiments;  // in effect
+};
+
+template <class T>
+const T* find_by_name(const std::vector<T>& list, const std::string& name) {
+  const auto it =
+      std::find_if(list.begin(), list.end(), [&](const T& t) { return t.name == name; });
+  return it == list.end() ? nullptr : &*it;
+}
+
+std::optional<size_t> arm_with_name(const ExperimentConfig& experiment, const std::string& name);
+// "main, int4"
+std::string arm_names(const ExperimentConfig& experiment);
+std::vector<std::string> class_names(const ServeConfig& config);
+// A stopped arm's weight goes to the control.
+std::vector<ExperimentConfig> with_stops(std::vector<ExperimentConfig> experiments,
+                                         const Stops& stops);
+
+// Whether lanes and log are there for all that `config` names.
+absl::Status check_config(const ServeConfig& config, const DispatcherParts& parts);
+
+// Dispatcher::place(), without the lane.
+absl::StatusOr<Placement> place_in(const Snapshot& snapshot, const Arrival& arrival);
+
+}  // namespace varve
