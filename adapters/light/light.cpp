@@ -1,5 +1,4 @@
-// The LightEngine as a runtime plugin: parameters in, mri.runtime/1, mri.text/1 and mri.kernels/1
-// out.
+// The LightEngine as a runtime plugin: parameters in, mri.runtime/1 and what goes with it out.
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -11,6 +10,7 @@
 #include "adapters/light/model/model_error.h"
 #include "adapters/light/model/shared_model.h"
 #include "adapters/light/model/tokenizer.h"
+#include "adapters/sampling/sampling.h"
 #include "kernels/cpu_target.h"
 #include "mri/sdk/runtime.hpp"
 
@@ -58,6 +58,8 @@ class Light {
     } catch (const ModelError& e) {
       throw mri::Error(MRI_E_ARG, e.what());
     }
+    samplers_ =
+        std::make_unique<sampling::Samplers>(tokenizer_->vocab(), engine_->model().config.vocab);
     const auto end = path.find_last_not_of('/') + 1;  // a folder may be named with a slash
     name_ = path.substr(0, end).substr(path.find_last_of('/', end - 1) + 1);
   }
@@ -74,6 +76,18 @@ class Light {
     engine_->evict_kv(ctx, req, rsp);
   }
   void release_context(uint64_t ctx) { engine_->release_context(ctx); }
+
+  uint64_t create_sampler(const mri_sampler_req& req) { return samplers_->create(req); }
+  int32_t sample(uint64_t sampler, const float* logits) {
+    return samplers_->sample(sampler, logits);
+  }
+  void accept(uint64_t sampler, std::span<const int32_t> tokens) {
+    samplers_->accept(sampler, tokens);
+  }
+  void release_sampler(uint64_t sampler) { samplers_->release(sampler); }
+
+  void enable_timings(uint64_t ctx, bool on) { engine_->enable_timings(ctx, on); }
+  void read_timings(uint64_t ctx, mri_timings& timings) { engine_->read_timings(ctx, timings); }
 
   void reuse(const mri_reuse_req& req, mri_reuse_rsp& rsp) { engine_->reuse(req, rsp); }
   void keep(uint64_t ctx, std::span<const mri_prefix_key> keys, uint32_t flags) {
@@ -154,6 +168,7 @@ class Light {
   mri::Host host_;
   std::unique_ptr<Tokenizer> tokenizer_;
   std::unique_ptr<Engine> engine_;
+  std::unique_ptr<sampling::Samplers> samplers_;
   std::string name_;
 };
 

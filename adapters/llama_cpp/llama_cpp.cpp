@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "adapters/sampling/sampling.h"
 #include "mri/kv_view.h"
 #include "mri/sdk/runtime.hpp"
 #include "mri/sdk/sizes.hpp"
@@ -71,7 +72,9 @@ class LlamaCpp {
       throw mri::Error(MRI_E_ARG, "llama.cpp cannot load '" + path +
                                       "'; expected a readable GGUF file: see `varve model info`");
     }
-    n_vocab_ = static_cast<uint32_t>(llama_vocab_n_tokens(llama_model_get_vocab(model_.get())));
+    const llama_vocab* vocab = llama_model_get_vocab(model_.get());
+    n_vocab_ = static_cast<uint32_t>(llama_vocab_n_tokens(vocab));
+    samplers_ = std::make_unique<sampling::Samplers>(vocab, n_vocab_);
     const auto threads = params.get<int32_t>("threads");
     defaults_ = llama_context_default_params();
     defaults_.n_threads =
@@ -193,6 +196,15 @@ class LlamaCpp {
     const std::lock_guard wait_for_calls_under_way(gone->mutex);
     gone->llama.reset();
   }
+
+  uint64_t create_sampler(const mri_sampler_req& req) { return samplers_->create(req); }
+  int32_t sample(uint64_t sampler, const float* logits) {
+    return samplers_->sample(sampler, logits);
+  }
+  void accept(uint64_t sampler, std::span<const int32_t> tokens) {
+    samplers_->accept(sampler, tokens);
+  }
+  void release_sampler(uint64_t sampler) { samplers_->release(sampler); }
 
  private:
   // A context for one call: nobody else is in it, and it is not freed.
@@ -345,6 +357,7 @@ class LlamaCpp {
   const uint32_t max_tokens_;
   uint32_t n_vocab_ = 0;
   std::unique_ptr<llama_model, FreeModel> model_;
+  std::unique_ptr<sampling::Samplers> samplers_;
   llama_context_params defaults_{};
   std::mutex mutex_;
   uint64_t next_ctx_ = 1;

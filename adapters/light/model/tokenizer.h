@@ -34,6 +34,7 @@ class Tokenizer {
   Tokenizer& operator=(const Tokenizer&) = delete;
 
   uint32_t vocab_size() const { return vocab_size_; }
+  const llama_vocab* vocab() const { return vocab_; }  // valid as long as this
 
   // add_special: begin (and end) with the tokens the model wants there. parse_special: text such as
   // <|im_end|> becomes its token; leave it false for text that users wrote. Any bytes are accepted;
