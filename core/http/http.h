@@ -65,6 +65,8 @@ struct Route {
   Scope scope = Scope::kAdmin;
   Handler handler;
   bool is_quiet = false;  // not logged: health and metrics
+  // Bodies may be application/octet-stream; else application/json alone.
+  bool takes_binary = false;
 };
 
 // {"error":{"message","type","param","code"}} as OpenAI's clients read it. type and code follow
