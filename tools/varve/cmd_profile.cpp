@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "core/config/serve_config.h"
+#include "core/route/api_keys.h"
 #include "tools/varve/chosen_plugins.h"
 #include "tools/varve/command.h"
 
@@ -91,10 +92,16 @@ void print_keys(const std::vector<ChosenPlugin>& plugins) {
   }
 }
 
-// The tables of `varve serve`, and the plugins of the other stacks that it names.
+// The tables of `varve serve`, and the keys and the plugins of the other stacks that they name.
 absl::Status check_serving(const Profile& profile, const ProfileSources& sources) {
   const absl::StatusOr<ServeConfig> config = load_serve_config(profile, sources);
   if (!config.ok()) return config.status();
+  if (!config->server.keys_path.empty()) {
+    std::vector<std::string> classes;
+    for (const ClassConfig& one : config->classes) classes.push_back(one.name);
+    const auto keys = ApiKeys::load(config->server.keys_path, classes);
+    if (!keys.ok()) return keys.status();
+  }
   for (const StackConfig& stack : config->stacks) {
     const auto plugins = chosen_plugins(stack.profile);
     if (!plugins.ok()) return plugins.status();
