@@ -23,6 +23,7 @@ inline constexpr int kExitInterrupted = 130;
 // What follows the command's name.
 using Arguments = std::vector<std::string>;
 
+int cmd_ab(const Arguments& arguments);
 int cmd_ask(const Arguments& arguments);
 int cmd_bench(const Arguments& arguments);
 int cmd_doctor(const Arguments& arguments);

@@ -25,6 +25,7 @@ constexpr Command kCommands[] = {
     {"model", "tell about the model", cmd_model},
     {"bench", "time the engine, beside llama.cpp", cmd_bench},
     {"eval", "measure what the memory policy costs in accuracy", cmd_eval},
+    {"ab", "report on experiments, or stop an arm of one", cmd_ab},
     {"doctor", "measure this machine and say what would be slow, and why", cmd_doctor},
 };
 

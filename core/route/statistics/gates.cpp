@@ -46,6 +46,20 @@ void for_each_placement(const ExperimentRecord& record, std::span<const Exposure
   }
 }
 
+// Switchback gives every arm as many blocks as each other one, whatever the weights; a stopped arm
+// leaves its own to the control.
+std::vector<double> expected_split(const ExperimentRecord& record, size_t split) {
+  std::vector<double> weights = record.splits[split].weights;
+  if (!is_switchback(record)) return weights;
+  double stopped = 0;
+  for (double& weight : weights) {
+    stopped += weight > 0 ? 0 : 1;
+    weight = weight > 0 ? 1 : 0;
+  }
+  weights[0] += stopped;
+  return weights;
+}
+
 std::vector<double> ascending(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values;
@@ -90,7 +104,7 @@ Gate sample_ratio_gate(const ExperimentRecord& record, std::span<const Exposure>
     if (!seen.try_emplace(unit, now).second) return;
     if (split == SIZE_MAX || now > split) {
       split = now;
-      ratio.set_weights(record.splits[split].weights);
+      ratio.set_weights(expected_split(record, split));
     } else if (now < split) {
       return;  // a long request from before the change: its kind is over-represented here
     }
@@ -101,7 +115,7 @@ Gate sample_ratio_gate(const ExperimentRecord& record, std::span<const Exposure>
   const double p = ratio.p_value();
   gate.text =
       absl::StrFormat("%s in the arms at weights %s; p = %.3g", absl::StrJoin(totals, " : "),
-                      absl::StrJoin(record.splits.back().weights, " : "), p);
+                      absl::StrJoin(expected_split(record, record.splits.size() - 1), " : "), p);
   if (p < kGateAlpha) {
     gate.state = Gate::State::kBroken;
     absl::StrAppend(&gate.text, ", expected at least ", kGateAlpha,
