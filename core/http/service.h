@@ -3,15 +3,19 @@
 
 #include <atomic>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "core/base/log.h"
 #include "core/http/http.h"
 #include "core/metrics/metrics.h"
 #include "core/route/dispatcher.h"
 
 namespace varve::http {
+
+class Contexts;
 
 struct Service {
   Dispatcher* dispatcher = nullptr;  // outlives the server
@@ -20,6 +24,9 @@ struct Service {
   std::string version;
   std::string model_name;
   std::atomic<bool> draining{false};
+  // Reads the profile and keys again: what changed, a line each. Any thread; may take a while.
+  std::function<absl::StatusOr<std::vector<std::string>>()> reload;
+  std::shared_ptr<Contexts> contexts;  // made by the first add_*_routes() that needs it
 };
 
 // Each adds its routes; `service` outlives them.
@@ -34,6 +41,6 @@ void add_health_routes(Service& service,
 void add_debug_routes(Service& service, std::vector<Route>& routes);   // /debug/attention
 void add_openapi_route(Service& service, std::vector<Route>& routes);  // /openapi.json
 void add_admin_routes(Service& service,
-                      std::vector<Route>& routes);  // /admin/experiments: status, stop
+                      std::vector<Route>& routes);  // /admin/experiments, /admin/reload
 
 }  // namespace varve::http
