@@ -20,6 +20,7 @@
 #include "adapters/light/model/load_model.h"
 #include "adapters/light/mutex.h"
 #include "mri/ext/memory.h"
+#include "mri/ext/timings.h"
 #include "mri/kind/runtime.h"
 #include "mri/sdk/host.hpp"
 
@@ -30,6 +31,7 @@ struct EngineOptions {
   KvStoreOptions kv;  // shape fields are filled from the model
   uint32_t max_tokens = 131072;
   uint32_t chunk_tokens = 4096;
+  bool resident_weights = false;
   bool warm_up = true;
 };
 
@@ -50,6 +52,9 @@ class Engine {
   void evict_kv(uint64_t ctx, const mri_evict_req& req, mri_evict_rsp& rsp);
   void release_context(uint64_t ctx);
 
+  // As in mri/ext/timings.h. MRI_E_STATE when nobody enabled them.
+  void enable_timings(uint64_t ctx, bool on);
+  void read_timings(uint64_t ctx, mri_timings& timings);
   // As in mri/ext/memory.h.
   void reuse(const mri_reuse_req& req, mri_reuse_rsp& rsp);
   void keep(uint64_t ctx, std::span<const mri_prefix_key> keys, uint32_t flags);
@@ -62,6 +67,7 @@ class Engine {
   class Lease;
 
   uint64_t context_limit(uint64_t wanted) const;
+  std::shared_ptr<const ResidentWeights> resident() const;
   void check_tokens(const int32_t* tokens, uint64_t n) const;
   void prefill(Context& context, const mri_init_req& req, mri_init_rsp& rsp);
   bool prefill_chunk(Context& context, const int32_t* tokens, uint32_t n, bool last,

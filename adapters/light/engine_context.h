@@ -30,7 +30,9 @@ struct Engine::Context {
   // Whose turn it is, and the next number to draw; first come, first served, so that an eviction
   // is not starved by steps. Guarded by Engine::mutex_.
   uint64_t turn = 0, next_turn = 0;
-  bool summary_is_legal = false;  // guarded by the lease
+  // Guarded by the lease.
+  bool summary_is_legal = false;
+  std::unique_ptr<mri_timings> timings;  // null: not asked for
 };
 
 // Sole use of one context from the constructor to the destructor. Empty when there is no such

@@ -102,9 +102,12 @@ void Engine::add_to_batch(mri_step_seq& seq, Context& context, const uint32_t* c
   seq.position = cache.n_tokens();
   if (seq.n_tokens > options_.chunk_tokens) return step_long(seq, context, cancel);
   const auto n = static_cast<uint32_t>(seq.n_tokens);
-  cache.append(n);
+  {
+    const Timer timer(kv_cache_ns(context.timings.get()));
+    cache.append(n);
+  }
   batch.seqs.push_back({&cache, seq.tokens, n, attention_flags(seq, true), seq.logits,
-                        seq.all_logits != 0, seq.ctx, skips_summaries(seq)});
+                        seq.all_logits != 0, seq.ctx, skips_summaries(seq), context.timings.get()});
   batch.of.push_back(&seq);
   batch.rows += n;
 }
@@ -129,6 +132,7 @@ void Engine::run_batch(Batch& batch, const uint32_t* cancel) {
       const uint32_t n = seq.cache->n_tokens();
       const bool filled_block = n / MRI_BLOCK_TOKENS != (n - seq.n_tokens) / MRI_BLOCK_TOKENS;
       if (!filled_block) continue;
+      const Timer timer(kv_cache_ns(seq.timings));
       status = mri::guard(&err, [&] { seq.cache->apply_policy(MRI_TIER_WHY_APPEND, 0); });
       if (status != MRI_OK) undo(seq);
     } else if (seqs.size() > 1 && failed != MRI_E_CANCELLED) {
@@ -157,9 +161,17 @@ void Engine::step_long(mri_step_seq& seq, Context& context, const uint32_t* canc
                           ? seq.logits + done * model_->config.vocab
                           : (last ? seq.logits : nullptr);
       context.cache.append(n);
-      const ForwardSeq part{&context.cache, seq.tokens + done,   n, attention_flags(seq, last),
-                            logits,         seq.all_logits != 0, 0, skips_summaries(seq)};
+      const ForwardSeq part{&context.cache,
+                            seq.tokens + done,
+                            n,
+                            attention_flags(seq, last),
+                            logits,
+                            seq.all_logits != 0,
+                            0,
+                            skips_summaries(seq),
+                            context.timings.get()};
       forward_->run(std::span(&part, 1), cancel);
+      const Timer timer(kv_cache_ns(context.timings.get()));
       context.cache.apply_policy(MRI_TIER_WHY_APPEND, 0);
       done += n;
     }
@@ -169,6 +181,22 @@ void Engine::step_long(mri_step_seq& seq, Context& context, const uint32_t* canc
     throw;
   }
   context.cache.release_hold();
+}
+
+void Engine::enable_timings(uint64_t ctx, bool on) {
+  Lease lease(*this, ctx);
+  (*lease).timings = on ? std::make_unique<mri_timings>() : nullptr;
+}
+
+void Engine::read_timings(uint64_t ctx, mri_timings& timings) {
+  Lease lease(*this, ctx);
+  const Context& context = *lease;
+  if (context.timings == nullptr)
+    throw mri::Error(MRI_E_STATE, "the timings of context " + std::to_string(ctx) +
+                                      " are off; enable them before its steps");
+  const mri_rsp_hdr hdr = timings.hdr;
+  timings = *context.timings;
+  timings.hdr = hdr;
 }
 
 }  // namespace varve::light

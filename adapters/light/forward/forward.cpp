@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 
 #include "adapters/light/forward/workspace.h"
 #include "kernels/gemm.h"
@@ -12,7 +13,7 @@
 namespace varve::light {
 
 Forward::Forward(const Model& model, const RopeTables& rope, const KvStore& store,
-                 kernels::Compute compute)
+                 kernels::Compute compute, std::shared_ptr<const ResidentWeights> resident)
     : model_(model),
       config_(model.config),
       store_(store),
@@ -20,6 +21,7 @@ Forward::Forward(const Model& model, const RopeTables& rope, const KvStore& stor
       products_(compute == kernels::Compute::kBf16 && kernels::cpu::gemm_prefers_bf16()
                     ? kernels::Compute::kBf16
                     : kernels::Compute::kF32),
+      resident_(std::move(resident)),
       scale_(rope.magnitude() * rope.magnitude() /
              std::sqrt(static_cast<float>(model.config.head_dim))),
       attention_(store.host().peer<mri_attention_v1>(MRI_ATTENTION)) {
@@ -40,21 +42,22 @@ Forward::~Forward() = default;
 // once needed is not kept.
 class Forward::Loan {
  public:
-  Loan(Forward& forward, uint32_t rows) : forward_(forward), few_(rows <= kFewRowsMax) {
+  Loan(Forward& forward, uint32_t rows) : forward_(forward), path_(forward.path_of(rows)) {
     {
       MutexLock lock(forward_.mutex_);
-      auto& spare = few_ ? forward_.spare_few_ : forward_.spare_many_;
+      auto& spare = forward_.spare_[static_cast<size_t>(path_)];
       if (!spare.empty()) {
         workspace_ = std::move(spare.back());
         spare.pop_back();
       }
     }
     if (workspace_ == nullptr) workspace_ = std::make_unique<Workspace>();
-    workspace_->reshape(forward_.config_, forward_.products_, rows, forward_.host_.concurrency());
+    workspace_->reshape(forward_.config_, forward_.products_, path_, rows,
+                        forward_.host_.concurrency());
   }
   ~Loan() {
     MutexLock lock(forward_.mutex_);
-    auto& spare = few_ ? forward_.spare_few_ : forward_.spare_many_;
+    auto& spare = forward_.spare_[static_cast<size_t>(path_)];
     if (spare.size() < kSpareWorkspacesMax) spare.push_back(std::move(workspace_));
   }
   Loan(const Loan&) = delete;
@@ -63,9 +66,14 @@ class Forward::Loan {
 
  private:
   Forward& forward_;
-  const bool few_;
+  const Path path_;
   std::unique_ptr<Workspace> workspace_;
 };
+
+Forward::Path Forward::path_of(uint32_t rows) const {
+  if (resident_ != nullptr && rows >= kPanelRowsMin && rows <= kPanelRowsMax) return Path::kPanels;
+  return rows <= kFewRowsMax ? Path::kFew : Path::kMany;
+}
 
 void Forward::warm_up(uint32_t rows) { Loan(*this, rows); }
 
@@ -74,15 +82,36 @@ void Forward::run(std::span<const ForwardSeq> seqs, const uint32_t* cancel) {
   for (const ForwardSeq& seq : seqs) rows += seq.n_tokens;
   const Loan loan(*this, rows);
   Workspace& work = *loan;
+  const bool timed =
+      std::any_of(seqs.begin(), seqs.end(), [](const auto& s) { return s.timings != nullptr; });
+  work.times = nullptr;
+  if (!timed) return run_layers(seqs, work, cancel);
+  CallTimes times(seqs.size());
+  work.times = &times;
+  {
+    const Timer timer(&times.call_ns);
+    run_layers(seqs, work, cancel);
+  }
+  work.times = nullptr;
+  times.share(seqs);
+}
+
+void Forward::run_layers(std::span<const ForwardSeq> seqs, Workspace& work,
+                         const uint32_t* cancel) const {
   work.lay_out(seqs);
   embed(seqs, work);
   for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
     if (cancel != nullptr && __atomic_load_n(cancel, __ATOMIC_RELAXED) != 0)
       throw mri::Error(MRI_E_CANCELLED, "cancelled");
-    if (rows <= kFewRowsMax) {
-      layer_few(layer, seqs, work);
-    } else {
-      layer_many(layer, seqs, work);
+    switch (work.path) {
+      case Path::kFew:
+        layer_few(layer, seqs, work);
+        break;
+      case Path::kPanels:
+        layer_panels(layer, seqs, work);
+        break;
+      case Path::kMany:
+        layer_many(layer, seqs, work);
     }
   }
   note_reads(seqs, work);
@@ -117,6 +146,7 @@ void Forward::finish_qkv(uint32_t layer, Workspace& work, uint32_t first_row,
 }
 
 void Forward::write_kv(uint32_t layer, std::span<const ForwardSeq> seqs, Workspace& work) const {
+  const Timer timer(work.times != nullptr ? &work.times->write_ns : nullptr);
   const uint32_t heads = config_.n_kv_heads, dim = config_.head_dim;
   const auto write = [&](uint64_t i, uint32_t) {
     const Workspace::KvSpan& span = work.kv_spans[i / heads];
@@ -163,6 +193,7 @@ void Forward::attend(uint32_t layer, std::span<const ForwardSeq> seqs, Workspace
   req.scale = scale_;
   req.trained_tokens = config_.trained_tokens;
   req.runtime = &attention_runtime_;
+  req.times = work.times != nullptr ? &work.times->attention : nullptr;
   mri_error err{};
   err.struct_size = sizeof(err);
   mri_attn_plan& plan = work.plan;
@@ -172,6 +203,7 @@ void Forward::attend(uint32_t layer, std::span<const ForwardSeq> seqs, Workspace
     status = attention_.table->plan(attention_.self, &req, &plan, &err);
   }
   check_plugin_call(status, err, "attention plan");
+  if (work.times != nullptr) work.times->add_plan(plan);
   check_plugin_call(attention_.table->run(attention_.self, &req, &plan, &err), err,
                     "attention run");
 }

@@ -2,7 +2,8 @@
 //
 // Per layer: norm, q k v, write keys and values, attention (the stack's plugin), output, norm,
 // SwiGLU feed-forward. Few rows (decode) multiply the packed weights; many rows (prefill) unpack
-// each layer once per call and use oneDNN in row tiles.
+// each layer once per call and use oneDNN in row tiles; with resident weights, what lies between
+// multiplies those.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +11,13 @@
 #include <span>
 #include <vector>
 
+#include "adapters/light/forward/resident.h"
 #include "adapters/light/forward/rope_tables.h"
 #include "adapters/light/kernel_table.h"
 #include "adapters/light/kv/cache.h"
 #include "adapters/light/model/load_model.h"
 #include "adapters/light/mutex.h"
+#include "adapters/light/timings.h"
 #include "mri/kind/attention.h"
 #include "mri/sdk/host.hpp"
 
@@ -22,6 +25,8 @@ namespace varve::light {
 
 // Rows of one call up to which packed weights are multiplied directly.
 inline constexpr uint32_t kFewRowsMax = 16;
+// Rows of one call for which resident weights are faster: measured, on Zen 5.
+inline constexpr uint32_t kPanelRowsMin = 4, kPanelRowsMax = 512;
 
 // Workspaces of either size that are kept for the next calls.
 inline constexpr size_t kSpareWorkspacesMax = 4;
@@ -36,13 +41,15 @@ struct ForwardSeq {
   bool all_logits;
   uint64_t context = 0;  // for plugins that remember
   bool no_summaries = false;
+  mri_timings* timings = nullptr;  // gets its share of the call's time; null: not asked for
 };
 
 // Thread-safe: each call takes a workspace of its own.
 class Forward {
  public:
+  // resident: null where there are none.
   Forward(const Model& model, const RopeTables& rope, const KvStore& store,
-          kernels::Compute compute);
+          kernels::Compute compute, std::shared_ptr<const ResidentWeights> resident);
   ~Forward();
 
   // `cancel` is polled between layers; then, and on any failure, throws mri::Error, and the caches
@@ -55,10 +62,18 @@ class Forward {
  private:
   struct Workspace;
   class Loan;
+  enum class Path { kFew, kPanels, kMany };
 
+  Path path_of(uint32_t rows) const;
+  void run_layers(std::span<const ForwardSeq> seqs, Workspace& work, const uint32_t* cancel) const;
   void embed(std::span<const ForwardSeq> seqs, Workspace& work) const;
   void layer_few(uint32_t layer, std::span<const ForwardSeq> seqs, Workspace& work) const;
   void layer_many(uint32_t layer, std::span<const ForwardSeq> seqs, Workspace& work) const;
+  void layer_panels(uint32_t layer, std::span<const ForwardSeq> seqs, Workspace& work) const;
+  template <class F>
+  void share_rows(size_t rows, F&& f) const;
+  template <class F>
+  void share_panels(size_t n, F&& f) const;
   void unpack_layer(uint32_t layer, Workspace& work) const;
   void qkv_many(uint32_t layer, Workspace& work) const;
   void feed_forward_many(uint32_t layer, Workspace& work) const;
@@ -68,6 +83,7 @@ class Forward {
   void head(std::span<const ForwardSeq> seqs, Workspace& work) const;
   void head_rows(std::span<const uint32_t> rows, std::span<float* const> outs,
                  Workspace& work) const;
+  void head_panels(const uint16_t* norm, size_t m, std::span<float* const> outs) const;
   void note_reads(std::span<const ForwardSeq> seqs, const Workspace& work) const;
 
   const Model& model_;
@@ -76,12 +92,12 @@ class Forward {
   const mri::Host& host_;
   const kernels::Compute
       products_;  // number format of matrix products: bf16 only where the CPU has it
+  const std::shared_ptr<const ResidentWeights> resident_;
   const float scale_;
   AttentionRuntime attention_runtime_;
   mri::Peer<mri_attention_v1> attention_;
   Mutex mutex_;
-  std::vector<std::unique_ptr<Workspace>> spare_few_ ABSL_GUARDED_BY(mutex_);
-  std::vector<std::unique_ptr<Workspace>> spare_many_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<Workspace>> spare_[3] ABSL_GUARDED_BY(mutex_);  // by path
 };
 
 }  // namespace varve::light

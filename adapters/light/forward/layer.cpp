@@ -179,7 +179,8 @@ void Forward::head(std::span<const ForwardSeq> seqs, Workspace& work) const {
 void Forward::head_rows(std::span<const uint32_t> rows, std::span<float* const> outs,
                         Workspace& work) const {
   const size_t m = rows.size(), embd = config_.n_embd;
-  const bool few = m <= kFewRowsMax;
+  const bool panels = resident_ != nullptr && m >= kPanelRowsMin;
+  const bool few = m <= kFewRowsMax && !panels;
   std::vector<float> norm(m * embd);
   std::vector<uint16_t> norm_bf16(few || products_ == kernels::Compute::kF32 ? 0 : m * embd);
   for (size_t r = 0; r < m; ++r) {
@@ -187,6 +188,7 @@ void Forward::head_rows(std::span<const uint32_t> rows, std::span<float* const> 
                            config_.norm_eps, norm.data() + r * embd, embd);
   }
   if (!norm_bf16.empty()) kernels::cpu::bf16_from_f32(norm.data(), norm_bf16.data(), m * embd);
+  if (panels) return head_panels(norm_bf16.data(), m, outs);
   const uint64_t pieces = (config_.vocab + kHeadRows - 1) / kHeadRows;
   host_.parallel_for(pieces, [&](uint64_t i, uint32_t) {
     const size_t n0 = i * kHeadRows, n1 = std::min<size_t>(config_.vocab, n0 + kHeadRows);

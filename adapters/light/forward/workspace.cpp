@@ -16,8 +16,9 @@ void grow(std::vector<T>& v, size_t n) {
 
 }  // namespace
 
-void Forward::Workspace::reshape(const ModelConfig& config, kernels::Compute compute,
+void Forward::Workspace::reshape(const ModelConfig& config, kernels::Compute compute, Path way,
                                  uint32_t n_rows, uint32_t workers) {
+  path = way;
   rows = n_rows;
   qkv_stride = config.q_rows() + 2 * config.kv_rows();
   grow(x, size_t{rows} * config.n_embd);
@@ -25,7 +26,13 @@ void Forward::Workspace::reshape(const ModelConfig& config, kernels::Compute com
   grow(q, size_t{rows} * config.q_rows());
   grow(o, size_t{rows} * config.q_rows());
   grow(lse, size_t{rows} * config.n_heads);
-  if (rows <= kFewRowsMax) {
+  if (path == Path::kPanels) {
+    grow(in, size_t{rows} * std::max(config.n_embd, config.q_rows()));
+    grow(gate_up, size_t{rows} * 2 * config.n_ff);
+    grow(act_bf16, size_t{rows} * config.n_ff);
+    return;
+  }
+  if (path == Path::kFew) {
     grow(norm, size_t{rows} * config.n_embd);
     grow(gate_up, size_t{rows} * 2 * config.n_ff);
     grow(act, size_t{rows} * config.n_ff);
