@@ -51,6 +51,46 @@ Chain adjusting_chain(const mri_sampler_req& req, uint32_t n_logits) {
   return chain;
 }
 
+// llama_sampler_init_top_p sorts the whole vocabulary, which takes longer than everything else
+// here together. Tokens of at most (1 - p) / n have 1 - p together at most, so that the cut lies
+// above them.
+void cut_to_nucleus(llama_sampler* sampler, llama_token_data_array* array) {
+  const float p = *static_cast<const float*>(sampler->ctx);
+  if (array->size == 0) return;
+  llama_token_data* const first = array->data;
+  llama_token_data* last = first + array->size;
+  const auto less = [](const llama_token_data& a, const llama_token_data& b) {
+    return a.logit < b.logit;
+  };
+  const float largest = std::max_element(first, last, less)->logit;
+  double total = 0;
+  for (llama_token_data* token = first; token != last; ++token)
+    total += token->p = std::exp(token->logit - largest);
+  const double unneeded = (1 - static_cast<double>(p)) * total / static_cast<double>(array->size);
+  last = std::remove_if(first, last, [&](const llama_token_data& token) {
+    return token.p <= unneeded && token.logit < largest;
+  });
+  std::sort(first, last, [](const llama_token_data& a, const llama_token_data& b) {
+    return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
+  });
+  double kept = 0;
+  llama_token_data* end = first;
+  while (end != last && (end == first || kept < p * total)) kept += (end++)->p;
+  array->size = static_cast<size_t>(end - first);
+  array->sorted = true;
+}
+
+llama_sampler* nucleus(float p) {
+  static llama_sampler_i interface = [] {
+    llama_sampler_i functions{};
+    functions.name = [](const llama_sampler*) { return "nucleus"; };
+    functions.apply = cut_to_nucleus;
+    functions.free = [](llama_sampler* sampler) { delete static_cast<float*>(sampler->ctx); };
+    return functions;
+  }();
+  return llama_sampler_init(&interface, new float(p));
+}
+
 // What picks one of those that are left.
 Chain drawing_chain(const mri_sampler_req& req) {
   Chain chain = new_chain();
@@ -61,7 +101,7 @@ Chain drawing_chain(const mri_sampler_req& req) {
   }
   if (req.top_k > 0)
     add(llama_sampler_init_top_k(static_cast<int32_t>(std::min(req.top_k, 1u << 30))));
-  if (req.top_p < 1) add(llama_sampler_init_top_p(req.top_p, 1));
+  if (req.top_p < 1) add(nucleus(req.top_p));
   if (req.min_p > 0) add(llama_sampler_init_min_p(req.min_p, 1));
   if (req.temperature != 1) add(llama_sampler_init_temp(req.temperature));
   add(llama_sampler_init_dist(seed_of(req.seed)));
@@ -107,7 +147,7 @@ class Sampler {
     // others looked at.
     for (const bool mask : {false, true}) {
       fill(logits);
-      if (mask) forbid_what_breaks_the_grammar();
+      if (mask) drop_what_breaks_the_grammar();
       const int32_t token = draw(mask);
       GrammarAutomaton::Place place;
       if (grammar_ && !may_follow(token, place)) continue;
@@ -150,7 +190,7 @@ class Sampler {
     const auto best = std::max_element(
         list.begin(), list.end(),
         [](const llama_token_data& a, const llama_token_data& b) { return a.logit < b.logit; });
-    if (best->logit == -INFINITY) {
+    if (best == list.end() || best->logit == -INFINITY) {
       throw is_masked ? mri::Error(MRI_E_STATE, "the grammar allows nothing more")
                       : mri::Error(MRI_E_ARG, "the biases forbid every token");
     }
@@ -165,16 +205,17 @@ class Sampler {
   bool may_follow(int32_t token, GrammarAutomaton::Place& place) {
     place = grammar_->place();
     const auto i = static_cast<size_t>(token);
-    if (i >= vocabulary_.bytes.size()) return false;
+    if (i >= vocabulary_.is_end.size()) return false;
     if (vocabulary_.is_end[i]) return grammar_->is_complete();
-    return !vocabulary_.bytes[i].empty() && grammar_->follow(vocabulary_.bytes[i], place);
+    const std::string_view bytes = vocabulary_.bytes(i);
+    return !bytes.empty() && grammar_->follow(bytes, place);
   }
 
-  void forbid_what_breaks_the_grammar() {
+  void drop_what_breaks_the_grammar() {
     GrammarAutomaton::Place place;
-    for (llama_token_data& candidate : candidates()) {
-      if (!may_follow(candidate.id, place)) candidate.logit = -INFINITY;
-    }
+    std::erase_if(candidates(), [&](const llama_token_data& candidate) {
+      return !may_follow(candidate.id, place);
+    });
   }
 
   const Vocabulary& vocabulary_;
@@ -193,8 +234,8 @@ Samplers::Samplers(const llama_vocab* vocabulary, uint32_t n_logits) : n_logits_
       bytes.resize(static_cast<size_t>(-n));
       n = llama_token_to_piece(vocabulary, token, bytes.data(), -n, 0, false);
     }
-    bytes.resize(static_cast<size_t>(std::max(n, 0)));
-    vocabulary_.bytes.push_back(std::move(bytes));
+    vocabulary_.text.append(bytes, 0, static_cast<size_t>(std::max(n, 0)));
+    vocabulary_.starts.push_back(static_cast<uint32_t>(vocabulary_.text.size()));
     vocabulary_.is_end.push_back(llama_vocab_is_eog(vocabulary, token));
   }
 }

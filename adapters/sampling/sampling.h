@@ -6,6 +6,7 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -17,10 +18,15 @@ namespace varve::sampling {
 
 class Sampler;
 
-// The tokens' bytes, and which of them end an answer.
+// The tokens' bytes one after another, and which tokens end an answer.
 struct Vocabulary {
-  std::vector<std::string> bytes;  // of control tokens and such: none
+  std::string text;
+  std::vector<uint32_t> starts = {0};  // [token + 1]; control tokens and such have no bytes
   std::vector<bool> is_end;
+
+  std::string_view bytes(size_t token) const {
+    return std::string_view(text).substr(starts[token], starts[token + 1] - starts[token]);
+  }
 };
 
 // All samplers of a runtime; methods as mri::kind::sampling (mri/sdk/runtime.hpp) wants them.

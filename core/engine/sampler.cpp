@@ -41,15 +41,19 @@ class OwnSampler final : public Sampler {
 
   int32_t draw(std::span<const float> logits, float largest) {
     weights_.clear();
-    double total = 0;
-    const auto scale = static_cast<float>(1 / temperature_);
+    // The nucleus is of the model's own distribution: temperature comes after it.
+    const auto scale = static_cast<float>(top_p_ < 1 ? 1 : 1 / temperature_);
     for (size_t i = 0; i < logits.size(); ++i) {
       const float weight = std::exp((logits[i] - largest) * scale);
-      if (!(weight > 0)) continue;
-      weights_.emplace_back(weight, static_cast<int32_t>(i));
-      total += weight;
+      if (weight > 0) weights_.emplace_back(weight, static_cast<int32_t>(i));
     }
-    if (top_p_ < 1) total = keep_likeliest(total);
+    if (top_p_ < 1) {
+      keep_likeliest();
+      const auto exponent = static_cast<float>(1 / temperature_);
+      for (Weight& weight : weights_) weight.first = std::pow(weight.first, exponent);
+    }
+    double total = 0;
+    for (const Weight& weight : weights_) total += weight.first;
     // 53 random bits as a number in [0, 1): std::uniform_real_distribution differs between
     // libraries.
     double left = static_cast<double>(random_() >> 11) * 0x1p-53 * total;
@@ -60,16 +64,14 @@ class OwnSampler final : public Sampler {
     return weights_.back().second;
   }
 
-  // Cuts weights_ to the fewest that reach top_p_; returns their sum.
-  double keep_likeliest(double total) {
+  // Cuts weights_ to the fewest that reach top_p_.
+  void keep_likeliest() {
+    double total = 0;
+    for (const Weight& weight : weights_) total += weight.first;
     // Tokens up to this weight reach 1 - top_p_ together at most: none of the others needs them.
+    // The likeliest has weight 1.
     const double unneeded = (1 - top_p_) * total / static_cast<double>(weights_.size());
-    const float largest =
-        std::max_element(weights_.begin(), weights_.end(), [](const Weight& a, const Weight& b) {
-          return a.first < b.first;
-        })->first;
-    std::erase_if(weights_,
-                  [&](const Weight& w) { return w.first <= unneeded && w.first < largest; });
+    std::erase_if(weights_, [&](const Weight& w) { return w.first <= unneeded && w.first < 1; });
     std::sort(weights_.begin(), weights_.end(), [](const Weight& a, const Weight& b) {
       return a.first != b.first ? a.first > b.first : a.second < b.second;
     });
@@ -77,7 +79,6 @@ class OwnSampler final : public Sampler {
     size_t n = 0;
     while (n < weights_.size() && (n == 0 || kept < top_p_ * total)) kept += weights_[n++].first;
     weights_.resize(n);
-    return kept;
   }
 
   const double temperature_, top_p_;
