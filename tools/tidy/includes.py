@@ -60,7 +60,8 @@ ALLOWED = {
     'core/metrics': CORE | {'prometheus'},
     'core/route': CORE | {'openssl', 'sqlite', 'toml'},
     'core/http': CORE | {'boost_beast', 'openssl'},
-    'tools': CORE | {'boost_program_options', 'llama', 'kernels/', 'adapters/', 'tools/'},
+    'tools': CORE
+    | {'boost_program_options', 'boost_beast', 'llama', 'kernels/', 'adapters/', 'tools/'},
     'tests': ANY,
     'bench': ANY,
 }

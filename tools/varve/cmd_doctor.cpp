@@ -13,6 +13,7 @@
 #include "kernels/cpu_target.h"
 #include "tools/varve/chosen_plugins.h"
 #include "tools/varve/command.h"
+#include "tools/varve/doctor_board.h"
 #include "tools/varve/machine.h"
 
 namespace varve::cli {
@@ -183,10 +184,18 @@ int cmd_doctor(const Arguments& arguments) {
       "varve doctor [option]...",
       "Looks at the CPU, memory, model and plugins, measures memory bandwidth and matrix products "
       "on all cores,\n"
-      "and says what would be slow or fail, and why. The exit code is 0 whatever is found.");
+      "and says what would be slow or fail, and why. The exit code is 0 whatever is found.\n"
+      "With --url: the health board of a running server. The exit code is 0 when there is nothing "
+      "to change, else 1.");
   line.add()("seconds", po::value<double>()->default_value(0.5)->value_name("S"),
              "time for each of the three measures");
+  line.add()("url", po::value<std::string>()->value_name("URL"),
+             "http://host:port of a running `varve serve`: ask it instead of this machine");
+  line.add()("key-env", po::value<std::string>()->default_value("")->value_name("NAME"),
+             "environment variable that holds an API key with scope \"admin\", for --url");
   if (const std::optional<int> done = line.parse(arguments)) return *done;
+  if (line.has("url"))
+    return doctor_url(line.get<std::string>("url"), line.get<std::string>("key-env"), line.json());
   const auto seconds = line.get<double>("seconds");
   if (!(seconds >= 0 && seconds <= 60)) return line.usage_error("expected --seconds from 0 to 60");
   const std::string target_error = kernels::apply_cpu_target_env();

@@ -1,0 +1,247 @@
+// Health and debug routes over lanes that say what the test wants.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "absl/time/clock.h"
+#include "core/http/lane_watch.h"
+#include "core/http/service.h"
+
+namespace varve::http {
+namespace {
+
+using nlohmann::json;
+using Clock = LaneWatch::Clock;
+
+LaneStatus running(absl::Time progress) {
+  LaneStatus status;
+  status.running = 1;
+  status.last_progress = progress;
+  return status;
+}
+
+TEST(LaneWatch, CountsFromTheFirstLookWithoutProgress) {
+  LaneWatch watch;
+  const Clock::time_point start{};
+  const LaneStatus stuck = running(absl::FromUnixSeconds(5));
+  EXPECT_EQ(watch.stalled_for("main", stuck, start), Clock::duration::zero());
+  EXPECT_EQ(watch.stalled_for("main", stuck, start + kStallMax), Clock::duration(kStallMax));
+  EXPECT_EQ(watch.stalled_for("main", stuck, start + 2 * kStallMax),
+            2 * Clock::duration(kStallMax));
+}
+
+TEST(LaneWatch, ATokenStartsAnew) {
+  LaneWatch watch;
+  const Clock::time_point start{};
+  watch.stalled_for("main", running(absl::FromUnixSeconds(5)), start);
+  // Also when the wall clock was set back meanwhile.
+  EXPECT_EQ(watch.stalled_for("main", running(absl::FromUnixSeconds(4)), start + 2 * kStallMax),
+            Clock::duration::zero());
+}
+
+TEST(LaneWatch, AnIdleLaneNeverStalls) {
+  LaneWatch watch;
+  const Clock::time_point start{};
+  LaneStatus idle = running(absl::FromUnixSeconds(5));
+  idle.running = 0;
+  watch.stalled_for("main", idle, start);
+  EXPECT_EQ(watch.stalled_for("main", idle, start + 2 * kStallMax), Clock::duration::zero());
+  // A request has come since, and has computed nothing yet.
+  EXPECT_EQ(watch.stalled_for("main", running(absl::FromUnixSeconds(5)), start + 3 * kStallMax),
+            Clock::duration::zero());
+}
+
+TEST(LaneWatch, LanesAreApart) {
+  LaneWatch watch;
+  const Clock::time_point start{};
+  watch.stalled_for("a", running(absl::FromUnixSeconds(5)), start);
+  EXPECT_EQ(watch.stalled_for("b", running(absl::FromUnixSeconds(5)), start + 2 * kStallMax),
+            Clock::duration::zero());
+}
+
+class FakeLane : public Lane {
+ public:
+  FakeLane() : stack_(*load_stack({})) {}
+
+  LaneStatus now;
+
+  absl::Status submit(GenerateRequest, std::shared_ptr<GenerateSink>, CancelFlag) override {
+    return absl::UnimplementedError("fake");
+  }
+  absl::Duration retry_after() const override { return absl::Seconds(1); }
+  LaneStatus status() const override { return now; }
+  void drain(absl::Time) override {}
+  void reconfigure(const LaneOptions&) override {}
+  absl::Status forget_prefix(const std::string&, std::vector<int32_t>) override {
+    return absl::OkStatus();
+  }
+  const Text& text() const override { return text_; }
+  const mri_model_info& model() const override { return model_; }
+  const Stack& stack() const override { return *stack_; }
+
+ private:
+  std::unique_ptr<Stack> stack_;
+  Text text_{nullptr, nullptr};
+  mri_model_info model_{};
+};
+
+class FakeDispatcher : public Dispatcher {
+ public:
+  FakeDispatcher() {
+    auto lane = std::make_unique<FakeLane>();
+    lane_ = lane.get();
+    lanes_.emplace("main", std::move(lane));
+  }
+  FakeLane& lane() { return *lane_; }
+  ServeConfig settings;
+
+  absl::StatusOr<Placement> place(const Arrival&) const override { return Placement{}; }
+  absl::Status submit(const Arrival&, const Placement&, GenerateRequest,
+                      std::shared_ptr<GenerateSink>, CancelFlag) override {
+    return absl::UnimplementedError("fake");
+  }
+  absl::StatusOr<Identity> authenticate(std::string_view) const override { return Identity{}; }
+  const std::map<std::string, std::unique_ptr<Lane>>& lanes() const override { return lanes_; }
+  Lane& main_lane() const override { return *lane_; }
+  absl::StatusOr<std::vector<std::string>> reload(const ServeConfig&) override {
+    return std::vector<std::string>{};
+  }
+  absl::Status stop_arm(const std::string&, const std::string&, const std::string&) override {
+    return absl::OkStatus();
+  }
+  void add_quality(const QualitySample&) override {}
+  std::vector<ExperimentStatus> experiments() const override { return {}; }
+  ServeConfig config() const override { return settings; }
+  void drain(absl::Time) override {}
+
+ private:
+  std::map<std::string, std::unique_ptr<Lane>> lanes_;
+  FakeLane* lane_;
+};
+
+class Kept : public Responder {
+ public:
+  explicit Kept(Response* to) : to_(to) {}
+  void send(Response response) override { *to_ = std::move(response); }
+  void start(Response) override {}
+  void write(std::string) override {}
+  void finish() override {}
+  bool gone() const override { return false; }
+  void on_gone(std::function<void()>) override {}
+
+ private:
+  Response* to_;
+};
+
+class HealthTest : public testing::Test {
+ protected:
+  HealthTest() : metrics_(Metrics::make({{"vip"}, {"main"}, {}, "tiny", "1.2.3"})) {
+    service_.dispatcher = &dispatcher_;
+    service_.metrics = metrics_.get();
+    service_.version = "1.2.3";
+    service_.model_name = "tiny";
+  }
+
+  const Route& route(const std::string& pattern) {
+    if (routes_.empty()) {
+      add_health_routes(service_, routes_);
+      add_debug_routes(service_, routes_);
+    }
+    for (const Route& r : routes_) {
+      if (r.pattern == pattern) return r;
+    }
+    ADD_FAILURE() << "no route " << pattern;
+    return routes_.front();
+  }
+  Response get(const std::string& pattern) {
+    Response response;
+    route(pattern).handler({}, std::make_shared<Kept>(&response));
+    return response;
+  }
+  json body(const std::string& pattern) { return json::parse(get(pattern).body); }
+
+  FakeDispatcher dispatcher_;
+  std::unique_ptr<Metrics> metrics_;
+  Service service_;
+  std::vector<Route> routes_;
+};
+
+TEST_F(HealthTest, AllIsWell) {
+  for (const char* pattern :
+       {"/livez", "/readyz", "/health", "/v2/health/live", "/v2/health/ready"}) {
+    EXPECT_EQ(get(pattern).status, 200) << pattern;
+    EXPECT_EQ(body(pattern)["status"], "ok") << pattern;
+    EXPECT_EQ(route(pattern).scope, Scope::kPublic) << pattern;
+    EXPECT_TRUE(route(pattern).is_quiet) << pattern;
+  }
+}
+
+TEST_F(HealthTest, WhileDrainingItIsAliveButNotReady) {
+  service_.draining = true;
+  EXPECT_EQ(get("/livez").status, 200);
+  for (const char* pattern : {"/readyz", "/v2/health/ready"}) {
+    EXPECT_EQ(get(pattern).status, 503);
+    EXPECT_EQ(body(pattern)["status"], "draining");
+    EXPECT_NE(body(pattern)["reason"], "");
+  }
+  EXPECT_EQ(get("/health").status, 200);
+  EXPECT_EQ(body("/health")["status"], "draining");
+}
+
+TEST_F(HealthTest, TellsWhatItIs) {
+  const json version = body("/version");
+  EXPECT_EQ(version["version"], "1.2.3");
+  EXPECT_EQ(version["model"], "tiny");
+  EXPECT_EQ(version["mri"], "1.1");
+}
+
+TEST_F(HealthTest, MetricsAreTextAndPublicWithoutKeys) {
+  const Response response = get("/metrics");
+  EXPECT_EQ(response.content_type, "text/plain; version=0.0.4; charset=utf-8");
+  EXPECT_NE(response.body.find("varve_build_info"), std::string::npos);
+  EXPECT_EQ(route("/metrics").scope, Scope::kPublic);
+}
+
+TEST_F(HealthTest, MetricsNeedAKeyWhenThereAreKeys) {
+  dispatcher_.settings.server.keys_path = "keys.toml";
+  EXPECT_EQ(route("/metrics").scope, Scope::kInference);
+  EXPECT_EQ(route("/livez").scope, Scope::kPublic);
+}
+
+TEST_F(HealthTest, TheBoardNeedsAnAdministrator) {
+  EXPECT_EQ(route("/debug/attention").scope, Scope::kAdmin);
+}
+
+TEST_F(HealthTest, TheBoardOfAnIdleServer) {
+  const json board = body("/debug/attention");
+  EXPECT_EQ(board["attention"]["timed_tokens"], 0);
+  EXPECT_EQ(board["attention"]["advice"], json::array());
+  ASSERT_EQ(board["stacks"].size(), 1u);
+  EXPECT_EQ(board["stacks"][0]["stack"], "main");
+  EXPECT_EQ(board["stacks"][0]["lane"]["stalled"], false);
+  EXPECT_EQ(board["draining"], false);
+}
+
+TEST_F(HealthTest, TheBoardSaysWhichRuleIsBroken) {
+  RequestMetrics request;
+  request.stack = "main";
+  request.has_timings = true;
+  request.timings.local_attn_ns = 80;
+  request.timings.other_ns = 20;
+  request.timings.n_tokens = 4;
+  metrics_->record(request);
+  dispatcher_.lane().now = running(absl::Now() - absl::Minutes(5));
+  dispatcher_.lane().now.usage.hot_bytes = 77;
+  const json board = body("/debug/attention");
+  EXPECT_EQ(board["attention"]["timed_tokens"], 4);
+  EXPECT_EQ(board["attention"]["shares"]["local"], 0.8);
+  EXPECT_EQ(board["attention"]["rules"][0]["part"], "local");
+  EXPECT_EQ(board["attention"]["rules"][0]["broken"], true);
+  EXPECT_EQ(board["attention"]["rules"][1]["broken"], false);
+  EXPECT_EQ(board["attention"]["advice"].size(), 1u);
+  EXPECT_EQ(board["stacks"][0]["lane"]["stalled"], true);
+  EXPECT_EQ(board["stacks"][0]["kv"]["hot_bytes"], 77);
+}
+
+}  // namespace
+}  // namespace varve::http
