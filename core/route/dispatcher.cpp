@@ -74,6 +74,7 @@ class LaneDispatcher final : public Dispatcher {
   void add_quality(const QualitySample& sample) override;
   std::vector<ExperimentStatus> experiments() const override;
   ServeConfig config() const override;
+  ServerConfig server_config() const override { return current()->config->server; }
   void drain(absl::Time deadline) override;
 
  private:
@@ -220,8 +221,11 @@ void LaneDispatcher::ended_in_experiment(const Ticket& ticket, const GenerateRes
   const ExperimentConfig* experiment = find_by_name(snapshot->experiments, placement.experiment);
   // A reload may have ended it, or begun another under its name.
   if (experiment == nullptr || placement.experiment_version != experiment->version) return;
-  const std::string breach = arms_.ended(*experiment, placement.assignment.arm, row.unit_hash,
-                                         result.reason == FinishReason::kError, row.ttft_ms);
+  // What a server that stops cuts off is nobody's fault.
+  const bool is_error =
+      result.reason == FinishReason::kError && !absl::IsUnavailable(result.status);
+  const std::string breach =
+      arms_.ended(*experiment, placement.assignment.arm, row.unit_hash, is_error, row.ttft_ms);
   if (!breach.empty()) (void)stop_arm(placement.experiment, placement.arm, breach);
 }
 
@@ -264,7 +268,7 @@ absl::Status LaneDispatcher::stop_arm(const std::string& experiment, const std::
     snapshot_ = std::move(next);
   }
   parts_.metrics->stopped(experiment, arm);
-  log_event(changed, "arm stopped", absl::StrCat(arm, ": ", why));
+  if (parts_.log != nullptr) parts_.log->add(stop_event(changed, arm, why, wall_seconds()));
   return absl::OkStatus();
 }
 
@@ -365,7 +369,13 @@ absl::StatusOr<std::unique_ptr<Dispatcher>> Dispatcher::make(ServeConfig config,
   absl::StatusOr<std::shared_ptr<const ApiKeys>> keys = load_keys(config);
   if (!keys.ok()) return keys.status();
   auto snapshot = std::make_shared<Snapshot>();
-  snapshot->experiments = config.experiments;
+  if (!config.experiments.empty() && !config.server.experiment_log_path.empty()) {
+    absl::StatusOr<Stops> stops =
+        logged_stops(config.server.experiment_log_path, config.experiments);
+    if (!stops.ok()) return stops.status();
+    snapshot->stops = *std::move(stops);
+  }
+  snapshot->experiments = with_stops(config.experiments, snapshot->stops);
   snapshot->config = std::make_shared<const ServeConfig>(std::move(config));
   snapshot->keys = *std::move(keys);
   return std::make_unique<LaneDispatcher>(std::move(snapshot), std::move(parts));

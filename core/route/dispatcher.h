@@ -68,6 +68,8 @@ struct ExperimentStatus {
 // Thread-safe.
 class Dispatcher {
  public:
+  // Arms that the log at server.experiment_log_path tells as stopped, in the same version, are so
+  // from the start.
   static absl::StatusOr<std::unique_ptr<Dispatcher>> make(ServeConfig config,
                                                           DispatcherParts parts);
   virtual ~Dispatcher() = default;
@@ -100,6 +102,8 @@ class Dispatcher {
   virtual std::vector<ExperimentStatus> experiments() const = 0;
   // In effect: a stopped arm's weight is the control's.
   virtual ServeConfig config() const = 0;
+  // config().server, without a copy of the rest.
+  virtual ServerConfig server_config() const { return config().server; }
   // All lanes at once; see Lane::drain().
   virtual void drain(absl::Time deadline) = 0;
 };

@@ -38,6 +38,12 @@ std::vector<std::string> class_names(const ServeConfig& config);
 std::vector<ExperimentConfig> with_stops(std::vector<ExperimentConfig> experiments,
                                          const Stops& stops);
 
+// What stop_arm() logs, and, from there, what is stopped in the versions of `experiments`.
+ExperimentEvent stop_event(const ExperimentConfig& experiment, const std::string& arm,
+                           const std::string& why, double wall_s);
+absl::StatusOr<Stops> logged_stops(const std::string& path,
+                                   const std::vector<ExperimentConfig>& experiments);
+
 // Whether lanes and log are there for all that `config` names.
 absl::Status check_config(const ServeConfig& config, const DispatcherParts& parts);
 

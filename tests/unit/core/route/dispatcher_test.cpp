@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <limits>
 #include <thread>
@@ -349,6 +350,18 @@ TEST_F(DispatcherTest, ErrorsThatTheControlHasTooStopNothing) {
   EXPECT_EQ(dispatcher_->experiments()[0].arms[1].stopped, "");
 }
 
+TEST_F(DispatcherTest, WhatAStoppingServerCutsOffStopsNoArm) {
+  ServeConfig config = two_classes();
+  config.experiments = {half_on_full()};
+  make(config);
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(submit(anonymous(absl::StrCat(i))).ok());
+  while (main_->end()) {
+  }
+  dispatcher_->drain(absl::Now());
+  EXPECT_EQ(dispatcher_->experiments()[0].arms[1].stopped, "");
+  EXPECT_GT(dispatcher_->experiments()[0].arms[1].requests, 10u);
+}
+
 QualitySample sample(uint64_t unit, double kld, double top1) {
   QualitySample sample;
   sample.experiment = "canary";
@@ -393,6 +406,34 @@ TEST_F(DispatcherTest, StopArmWantsAnArmThatMayStop) {
   EXPECT_TRUE(dispatcher_->stop_arm("canary", "full", "first").ok());
   EXPECT_TRUE(dispatcher_->stop_arm("canary", "full", "second").ok());
   EXPECT_EQ(dispatcher_->experiments()[0].arms[1].stopped, "first");
+}
+
+TEST_F(DispatcherTest, AStopOutlivesTheServer) {
+  char folder[] = "/tmp/varve-log-XXXXXX";
+  ASSERT_NE(mkdtemp(folder), nullptr);
+  ServeConfig config = two_classes();
+  config.experiments = {half_on_full()};
+  config.server.experiment_log_path = absl::StrCat(folder, "/log.sqlite");
+  const auto start = [&] {
+    DispatcherParts parts;
+    parts.lanes["main"] = std::make_unique<FakeLane>();
+    parts.lanes["full"] = std::make_unique<FakeLane>();
+    parts.metrics = &metrics_;
+    parts.log = *ExposureLog::open(config.server.experiment_log_path, 1 << 20);
+    dispatcher_ = *Dispatcher::make(config, std::move(parts));
+    return dispatcher_->experiments()[0].arms[1];
+  };
+  EXPECT_EQ(start().stopped, "");
+  ASSERT_TRUE(dispatcher_->stop_arm("canary", "full", "slow: 2 x").ok());
+  dispatcher_.reset();
+  EXPECT_EQ(start().stopped, "slow: 2 x");
+  EXPECT_EQ(dispatcher_->experiments()[0].arms[1].weight, 0);
+  dispatcher_.reset();
+  config.experiments[0].version = 2;
+  EXPECT_EQ(start().stopped, "");
+  EXPECT_EQ(dispatcher_->experiments()[0].arms[1].weight, 50);
+  dispatcher_.reset();
+  std::filesystem::remove_all(folder);
 }
 
 TEST_F(DispatcherTest, BothArmsOfAnAaRunOnOneStack) {
