@@ -48,6 +48,133 @@ TEST(Sampler, TopPKeepsTheFewestThatReachIt) {
   }
 }
 
+// 0.5, 0.3 and 0.2: the first two reach 0.7, however temperature changes them afterwards.
+TEST(Sampler, TopPIsOfTheModelsOwnDistribution) {
+  const std::vector<float> logits = {std::log(0.2f), std::log(0.5f), std::log(0.3f)};
+  const auto hot = make(50, 0.7, 1), cold = make(0.2, 0.7, 1);
+  std::map<int32_t, int> of_hot, of_cold;
+  for (int i = 0; i < 2000; ++i) {
+    ++of_hot[*hot->sample(logits)];
+    ++of_cold[*cold->sample(logits)];
+  }
+  EXPECT_EQ(of_hot[0] + of_cold[0], 0);
+  EXPECT_NEAR(of_hot[2], 1000, 150);
+  EXPECT_NEAR(of_cold[2], 2000 * 0.072, 60);  // (3/5)^5 to 1
+}
+
+// The runtime's side: what it was asked for, and an answer that a test sets.
+struct FakeSampling {
+  mri_sampler_req req{};
+  std::string grammar;
+  std::vector<int32_t> accepted;
+  int32_t token = 0;
+  mri_status status = MRI_OK;
+  int n_alive = 0;
+
+  static FakeSampling& of(void* self) { return *static_cast<FakeSampling*>(self); }
+  mri::Peer<mri_sampling_v1> peer() {
+    static const mri_sampling_v1 kTable = {
+        sizeof(mri_sampling_v1),
+        0,
+        [](void* self, const mri_sampler_req* req, uint64_t* sampler, mri_error*) {
+          of(self).req = *req;
+          of(self).grammar = req->grammar == nullptr ? "" : req->grammar;
+          *sampler = 5;
+          of(self).n_alive += of(self).status == MRI_OK ? 1 : 0;
+          return of(self).status;
+        },
+        [](void* self, uint64_t, const float*, int32_t* token, mri_error*) {
+          *token = of(self).token;
+          return of(self).status;
+        },
+        [](void* self, uint64_t, const int32_t* tokens, uint64_t n, mri_error*) {
+          of(self).accepted.assign(tokens, tokens + n);
+          return of(self).status;
+        },
+        [](void* self, uint64_t sampler) { of(self).n_alive -= sampler == 5 ? 1 : 0; }};
+    mri::Peer<mri_sampling_v1> peer;
+    peer.table = &kTable;
+    peer.self = this;
+    return peer;
+  }
+};
+
+TEST(Sampler, LeavesToTheRuntimeWhatItDoesNotDrawItself) {
+  FakeSampling runtime;
+  SamplerOptions options;
+  options.temperature = 0.5;
+  options.top_k = 3;
+  options.grammar = "root ::= \"a\"";
+  options.logit_bias = {{2, -1.0f}};
+  {
+    const auto sampler = Sampler::make(options, runtime.peer(), 4);
+    ASSERT_TRUE(sampler.ok()) << sampler.status();
+    EXPECT_EQ(runtime.req.top_k, 3u);
+    EXPECT_EQ(runtime.req.n_biases, 1u);
+    EXPECT_EQ(runtime.req.repetition_penalty, 1.0f);
+    EXPECT_EQ(runtime.grammar, options.grammar);
+    runtime.token = 3;
+    EXPECT_EQ(*(*sampler)->sample(std::vector<float>(4)), 3);
+    EXPECT_TRUE((*sampler)->accept(std::vector<int32_t>{1, 2}).ok());
+    EXPECT_EQ(runtime.accepted, (std::vector<int32_t>{1, 2}));
+
+    EXPECT_EQ((*sampler)->sample(std::vector<float>(3)).status().code(),
+              absl::StatusCode::kInternal);
+    runtime.token = 4;
+    EXPECT_EQ((*sampler)->sample(std::vector<float>(4)).status().code(),
+              absl::StatusCode::kInternal);
+    runtime.status = MRI_E_STATE;
+    EXPECT_EQ((*sampler)->sample(std::vector<float>(4)).status().code(),
+              absl::StatusCode::kOutOfRange);
+    EXPECT_EQ(runtime.n_alive, 1);
+  }
+  EXPECT_EQ(runtime.n_alive, 0);
+  runtime.status = MRI_E_ARG;
+  EXPECT_EQ(Sampler::make(options, runtime.peer(), 4).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST(Sampler, NeedsTheRuntimeOnlyWhereItMatters) {
+  SamplerOptions options;
+  options.top_k = 3;
+  options.min_p = 0.5;
+  EXPECT_TRUE(Sampler::make(options, {}, 4).ok()) << "the likeliest is in every cut";
+  options.temperature = 1;
+  EXPECT_EQ(Sampler::make(options, {}, 4).status().code(), absl::StatusCode::kUnimplemented);
+}
+
+TEST(Sampler, RefusesOptionsOutOfRange) {
+  const auto code_of = [](auto change) {
+    FakeSampling runtime;
+    SamplerOptions options;
+    change(options);
+    return Sampler::make(options, runtime.peer(), 4).status().code();
+  };
+  EXPECT_EQ(code_of([](SamplerOptions&) {}), absl::StatusCode::kOk);
+  for (const double bad : {-0.1, 1.1, static_cast<double>(NAN)}) {
+    EXPECT_EQ(code_of([&](auto& o) { o.top_p = bad; }), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(code_of([&](auto& o) { o.min_p = bad; }), absl::StatusCode::kInvalidArgument);
+  }
+  for (const double bad : {-1.0, 1e9, static_cast<double>(NAN)}) {
+    EXPECT_EQ(code_of([&](auto& o) { o.temperature = bad; }), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(code_of([&](auto& o) { o.repetition_penalty = bad; }),
+              absl::StatusCode::kInvalidArgument);
+  }
+  EXPECT_EQ(code_of([](auto& o) { o.presence_penalty = INFINITY; }),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code_of([](auto& o) {
+              o.logit_bias = {{4, 1.0f}};
+            }),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code_of([](auto& o) {
+              o.logit_bias = {{0, NAN}};
+            }),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code_of([](auto& o) { o.logit_bias = {{0, -INFINITY}}; }), absl::StatusCode::kOk);
+  EXPECT_EQ(code_of([](auto& o) { o.grammar = std::string("a\0b", 3); }),
+            absl::StatusCode::kInvalidArgument);
+}
+
 TEST(Sampler, SameSeedSameDraws) {
   const std::vector<float> logits(50, 0.0f);
   const auto a = make(1, 1, 42), b = make(1, 1, 42), c = make(1, 1, 43);
