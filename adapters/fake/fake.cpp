@@ -1,9 +1,13 @@
 // A runtime without weights. A token is a byte; the answer to a chat is the last line of the last
 // user message, to any other prompt the prompt itself, over and over. Everything else behaves as
 // the contract of mri/kind/runtime.h says.
+//
+// Memory (mri/ext/memory.h): a kept prefix is a copy of its tokens with a price of its own, so
+// nothing is really shared; a shrunk context counts all its tokens as warm.
 #include <algorithm>
 #include <chrono>
 #include <fstream>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -30,6 +34,9 @@ constexpr mri_param_desc kParams[] = {
     mri::param_int("trained_tokens", 4096, 1, 1 << 24, "longest context, tokens"),
     mri::param_int("hot_tokens", 64, 0, 1 << 24, "newest tokens that count as hot; others as warm"),
     mri::param_int("delay_ms", 0, 0, 60000, "pause in each prompt chunk and step, ms"),
+    mri::param_int("token_us", 0, 0, 1 << 20, "pause for each token of a step, us"),
+    mri::param_int("kv_bytes_max", 0, 0, int64_t{1} << 40, "memory of all contexts; 0: no limit"),
+    mri::param_int("poison_token", -1, -1, kVocabulary - 1, "a step with this token fails"),
     mri::param_string("record_path", "", nullptr,
                       "file that gets a line for each call; empty: none"),
 };
@@ -43,22 +50,25 @@ struct Context {
   uint64_t n_prompt = 0;
   uint64_t n_max = 0;
   uint64_t epoch = 0;
+  uint64_t n_shrunk = 0;  // first tokens that are warm however new they are
+  uint64_t bytes = 0;     // as last counted
   bool summary_is_legal = true;
 
   int32_t next_token() const {
-    if (answer.empty()) return kEnd;
+    if (answer.empty() || tokens.size() < n_prompt) return kEnd;
     const uint64_t said = tokens.size() - n_prompt;
     return repeats || said < answer.size() ? answer[said % answer.size()] : kEnd;
   }
 
-  // The last line of the last closed message before the open one.
-  void prepare_answer() {
-    n_prompt = tokens.size();
+  // The last line of the last closed message before the open one, of the first `n` tokens.
+  void prepare_answer(uint64_t n) {
+    n_prompt = n;
     const auto first = tokens.begin();
-    const auto end = std::find(tokens.rbegin(), tokens.rend(), kEnd).base();
-    if (end == first) {
-      answer = tokens;
-      repeats = true;
+    const auto last = std::make_reverse_iterator(first + static_cast<std::ptrdiff_t>(n));
+    const auto end = std::find(last, tokens.rend(), kEnd).base();
+    repeats = end == first;
+    if (repeats) {
+      answer.assign(first, last.base());
       return;
     }
     const auto line = std::find_if(std::make_reverse_iterator(end - 1), tokens.rend(),
@@ -66,6 +76,18 @@ struct Context {
     answer.assign(line.base(), end - 1);
   }
 };
+
+struct Kept {
+  std::vector<mri_prefix_key> keys;
+  std::vector<int32_t> tokens;
+  uint64_t n_prompt = 0;  // 0: the prompt goes on behind it
+  bool is_pinned = false;
+  uint64_t bytes() const { return tokens.size() * kBytesPerToken; }
+};
+
+bool is_equal(const mri_prefix_key& a, const mri_prefix_key& b) {
+  return std::equal(a.bytes, a.bytes + sizeof(a.bytes), b.bytes);
+}
 
 bool is_cancelled(const uint32_t* cancel) {
   return cancel != nullptr && __atomic_load_n(cancel, __ATOMIC_RELAXED) != 0;
@@ -76,7 +98,10 @@ class Fake {
   Fake(mri::Host, const mri::Params& params)
       : trained_tokens_(params.get<uint64_t>("trained_tokens")),
         hot_tokens_(params.get<uint64_t>("hot_tokens")),
-        delay_ms_(params.get<uint32_t>("delay_ms")) {
+        delay_ms_(params.get<uint32_t>("delay_ms")),
+        token_us_(params.get<uint32_t>("token_us")),
+        kv_bytes_max_(params.get<uint64_t>("kv_bytes_max")),
+        poison_token_(params.get<int32_t>("poison_token")) {
     const auto path = params.get<std::string>("model_path");
     if (!path.empty() && !std::ifstream(path)) {
       throw mri::Error(MRI_E_NOT_FOUND, path + ": found no readable file; expected a model");
@@ -105,10 +130,11 @@ class Fake {
       throw mri::Error(MRI_E_NOMEM, "the context is larger than its budget of " +
                                         std::to_string(req.budget_bytes) + " bytes");
     }
-    context->prepare_answer();
+    context->prepare_answer(context->tokens.size());
     if (req.logits != nullptr) write_logits(*context, req.logits);
     rsp.usage = usage(*context);
     const std::lock_guard lock(mutex_);
+    recount(*context);
     rsp.ctx = ++last_context_;
     contexts_[rsp.ctx] = context;
     record("init_context tokens=" + std::to_string(req.n_tokens) + " chunk=" +
@@ -121,8 +147,12 @@ class Fake {
       mri_step_seq& seq = req.seqs[i];
       seq.status = mri::guard(nullptr, [&] { step_one(seq, rsp); });
     }
+    uint64_t n_tokens = 0;
+    for (uint64_t i = 0; i < req.n_seqs; ++i) n_tokens += req.seqs[i].n_tokens;
+    std::this_thread::sleep_for(std::chrono::microseconds(n_tokens * token_us_));
     const std::lock_guard lock(mutex_);
-    record("forward_step sequences=" + std::to_string(req.n_seqs));
+    record("forward_step sequences=" + std::to_string(req.n_seqs) +
+           " tokens=" + std::to_string(n_tokens));
   }
 
   mri_status get_kv_summary(uint64_t ctx, const mri_summary_req& req, mri_summary_rsp& rsp) {
@@ -155,11 +185,92 @@ class Fake {
     rsp.confirm_state = MRI_CONFIRM_DONE;
     rsp.confirm_epoch = ++context->epoch;
     context->summary_is_legal = true;
+    const std::lock_guard total_lock(mutex_);
+    recount(*context);
   }
 
   void release_context(uint64_t ctx) {
     const std::lock_guard lock(mutex_);
-    if (contexts_.erase(ctx) != 0) record("release_context");
+    const auto it = contexts_.find(ctx);
+    if (it == contexts_.end()) return;
+    used_bytes_ -= it->second->bytes;
+    contexts_.erase(it);
+    record("release_context");
+  }
+
+  void reuse(const mri_reuse_req& req, mri_reuse_rsp& rsp) {
+    const std::lock_guard lock(mutex_);
+    std::list<Kept>::iterator best = kept_.end();
+    for (auto it = kept_.begin(); it != kept_.end(); ++it) {
+      uint64_t n = 0;
+      while (n < std::min<uint64_t>(req.n_keys, it->keys.size()) &&
+             is_equal(it->keys[n], req.keys[n]))
+        ++n;
+      if (n * MRI_BLOCK_TOKENS <= rsp.n_tokens) continue;
+      rsp.n_tokens = n * MRI_BLOCK_TOKENS;
+      best = it;
+    }
+    if (best == kept_.end()) return;
+    auto context = std::make_shared<Context>();
+    context->n_max =
+        std::min(req.max_tokens == 0 ? trained_tokens_ : req.max_tokens, trained_tokens_);
+    const auto end = best->tokens.begin() + static_cast<std::ptrdiff_t>(rsp.n_tokens);
+    context->tokens.assign(best->tokens.begin(), end);
+    context->evicted.resize(rsp.n_tokens);
+    if (best->n_prompt > 0 && best->n_prompt <= rsp.n_tokens)
+      context->prepare_answer(best->n_prompt);
+    kept_.splice(kept_.end(), kept_, best);  // the least recently used is in front
+    recount(*context);
+    rsp.ctx = ++last_context_;
+    contexts_[rsp.ctx] = context;
+    record("reuse tokens=" + std::to_string(rsp.n_tokens));
+  }
+
+  void keep(uint64_t ctx, std::span<const mri_prefix_key> keys, uint32_t flags) {
+    const std::shared_ptr<Context> context = find(ctx);
+    const std::lock_guard lock(context->mutex);
+    const uint64_t n = std::min(keys.size(), context->tokens.size() / MRI_BLOCK_TOKENS);
+    if (n == 0) return;
+    Kept kept{{keys.begin(), keys.begin() + static_cast<std::ptrdiff_t>(n)},
+              {},
+              0,
+              (flags & MRI_KEEP_PINNED) != 0};
+    kept.tokens.assign(context->tokens.begin(),
+                       context->tokens.begin() + static_cast<std::ptrdiff_t>(n * MRI_BLOCK_TOKENS));
+    if (context->n_prompt <= kept.tokens.size()) kept.n_prompt = context->n_prompt;
+    const std::lock_guard total_lock(mutex_);
+    kept.is_pinned = drop(keys[n - 1]) || kept.is_pinned;
+    if (!make_room(kept.bytes())) return;
+    used_bytes_ += kept.bytes();
+    kept_.push_back(std::move(kept));
+  }
+
+  void forget(const mri_prefix_key& last_key) {
+    const std::lock_guard lock(mutex_);
+    drop(last_key);
+  }
+
+  uint64_t shrink(uint64_t ctx, uint64_t wanted_bytes) {
+    const std::shared_ptr<Context> context = ctx == 0 ? nullptr : find(ctx);
+    std::unique_lock<std::mutex> context_lock;
+    if (context != nullptr) context_lock = std::unique_lock(context->mutex);
+    const std::lock_guard lock(mutex_);
+    const uint64_t before = used_bytes_;
+    while (before - used_bytes_ < wanted_bytes && drop_oldest()) continue;
+    if (context != nullptr && before - used_bytes_ < wanted_bytes) {
+      context->n_shrunk = context->tokens.size();
+      recount(*context);
+    }
+    return before - used_bytes_;
+  }
+
+  void memory_usage(mri_memory_usage& out) {
+    const std::lock_guard lock(mutex_);
+    out.budget_bytes = kv_bytes_max_;
+    out.used_bytes = used_bytes_;
+    for (const Kept& kept : kept_) out.kept_bytes += kept.bytes();
+    out.kept_prefixes = kept_.size();
+    out.contexts = contexts_.size();
   }
 
   void model_info(mri_model_info& info) const {
@@ -240,15 +351,30 @@ class Fake {
     const std::lock_guard lock(context->mutex);
     require_tokens(seq.tokens, seq.n_tokens);
     require_room(*context, seq.n_tokens);
+    if (std::find(seq.tokens, seq.tokens + seq.n_tokens, poison_token_) !=
+        seq.tokens + seq.n_tokens)
+      throw mri::Error(MRI_E_INTERNAL, "the poison token");
+    {
+      const std::lock_guard lock_total(mutex_);
+      if (!make_room(seq.n_tokens * kBytesPerToken))
+        throw mri::Error(MRI_E_NOMEM, "more than kv_bytes_max");
+    }
     context->summary_is_legal = false;
     seq.position = context->tokens.size();
     for (uint64_t t = 0; t < seq.n_tokens; ++t) {
       context->tokens.push_back(seq.tokens[t]);
       context->evicted.push_back(false);
+      const bool ends_prompt = t + 1 == seq.n_tokens && (seq.flags & MRI_STEP_PROMPT) != 0 &&
+                               (seq.flags & MRI_STEP_MORE) == 0;
+      if (ends_prompt) context->prepare_answer(context->tokens.size());
       if (seq.logits == nullptr) continue;
       write_logits(*context, seq.logits + (seq.all_logits != 0 ? t * kVocabulary : 0));
     }
     rsp.n_tokens += seq.n_tokens;
+    {
+      const std::lock_guard lock_total(mutex_);
+      recount(*context);
+    }
     const mri_kv_usage one = usage(*context);
     rsp.usage.hot_bytes += one.hot_bytes;
     rsp.usage.warm_bytes += one.warm_bytes;
@@ -258,7 +384,7 @@ class Fake {
   }
 
   bool is_hot(const Context& context, uint64_t position) const {
-    return position + hot_tokens_ >= context.tokens.size();
+    return position >= context.n_shrunk && position + hot_tokens_ >= context.tokens.size();
   }
 
   // A hot token takes what bf16 takes, a warm one half.
@@ -317,6 +443,41 @@ class Fake {
     if (is_cancelled(cancel)) throw mri::Error(MRI_E_CANCELLED, "cancelled by the caller");
   }
 
+  // The following are called under mutex_.
+
+  void recount(Context& context) {
+    used_bytes_ -= context.bytes;
+    context.bytes = resident_bytes(context);
+    used_bytes_ += context.bytes;
+  }
+
+  bool drop(const mri_prefix_key& last_key) {
+    const auto it = std::find_if(kept_.begin(), kept_.end(), [&](const Kept& kept) {
+      return is_equal(kept.keys.back(), last_key);
+    });
+    if (it == kept_.end()) return false;
+    const bool was_pinned = it->is_pinned;
+    used_bytes_ -= it->bytes();
+    kept_.erase(it);
+    return was_pinned;
+  }
+
+  bool drop_oldest() {
+    const auto it =
+        std::find_if(kept_.begin(), kept_.end(), [](const Kept& kept) { return !kept.is_pinned; });
+    if (it == kept_.end()) return false;
+    used_bytes_ -= it->bytes();
+    kept_.erase(it);
+    return true;
+  }
+
+  bool make_room(uint64_t bytes) {
+    while (kv_bytes_max_ != 0 && used_bytes_ + bytes > kv_bytes_max_) {
+      if (!drop_oldest()) return false;
+    }
+    return true;
+  }
+
   std::shared_ptr<Context> find(uint64_t ctx) {
     const std::lock_guard lock(mutex_);
     const auto it = contexts_.find(ctx);
@@ -330,11 +491,15 @@ class Fake {
   }
 
   const uint64_t trained_tokens_, hot_tokens_;
-  const uint32_t delay_ms_;
-  std::mutex mutex_;
+  const uint32_t delay_ms_, token_us_;
+  const uint64_t kv_bytes_max_;
+  const int32_t poison_token_;
+  std::mutex mutex_;  // taken after a context's
   std::ofstream record_;
   uint64_t last_context_ = 0;
   std::map<uint64_t, std::shared_ptr<Context>> contexts_;
+  std::list<Kept> kept_;     // least recently used first
+  uint64_t used_bytes_ = 0;  // by contexts and kept prefixes
 };
 
 }  // namespace varve_fake

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import unittest
 
-PROGRAM, CONFIGS = '', ''
+PROGRAM, CONFIGS, KEYS = '', '', ''
 FAKE = ['--profile', '']
 
 
@@ -95,7 +95,7 @@ class Ask(CliTest):
         with open(record, encoding='utf-8') as calls:
             lines = calls.read().splitlines()
         self.assertEqual(lines[0], f'init_context tokens={tokens} chunk=64 max_tokens=4096')
-        self.assertEqual(lines[1:], ['forward_step sequences=1', 'release_context'])
+        self.assertEqual(lines[1:], ['forward_step sequences=1 tokens=1', 'release_context'])
 
     def test_max_tokens_and_memory_map(self):
         run = varve('ask', *FAKE, '--max-tokens', '3', '--show-memory', 'abcdef', stdin='t' * 300)
@@ -267,19 +267,32 @@ class OtherCommands(CliTest):
 
 class Configs(CliTest):
     def test_every_profile_is_right(self):
-        profiles = sorted(glob.glob(os.path.join(CONFIGS, '*.toml')))
+        profiles = set(glob.glob(os.path.join(CONFIGS, '*.toml')))
+        profiles.remove(KEYS)
         self.assertGreaterEqual(len(profiles), 6)
-        for path in profiles:
+        for path in sorted(profiles):
             with self.subTest(profile=path):
                 run = varve('profile', 'check', path)
                 self.assertEqual((run.returncode, run.stdout), (0, 'ok\n'), run.stderr)
 
+    def test_the_example_of_keys_is_right(self):
+        service = os.path.join(CONFIGS, 'service.toml')
+        run = varve('profile', 'check', service, *settings('server.keys_path=' + KEYS))
+        self.assertEqual((run.returncode, run.stdout), (0, 'ok\n'), run.stderr)
+        run = varve('profile', 'check', *settings('server.keys_path=' + KEYS))
+        self.assertEqual(run.returncode, 2)
+        self.assertIn("[key.example-vip]: found the class \"vip\"; expected one of standard",
+                      run.stderr)
+
     def test_varve_toml_lists_every_key(self):
         with open(os.path.join(CONFIGS, 'varve.toml'), encoding='utf-8') as file:
-            tables = dict(re.findall(r'^\[(\w+)\]\n(.*?)(?=^\[|\Z)', file.read(), re.M | re.S))
+            tables = dict(re.findall(r'^(?:# )?\[([\w.]+)\]\n(.*?)(?=^(?:# )?\[|\Z)', file.read(),
+                                     re.M | re.S))
         plugins = json.loads(varve('plugin', 'list', '--json').stdout)
         known = {(p['kind'], param['key']) for p in plugins for param in p.get('params', [])}
-        host = json.loads(varve('profile', 'show', *FAKE, '--json').stdout)
+        named = settings('class.standard.priority=0', 'stack.main.concurrency=16',
+                         'experiment.canary.version=1')
+        host = json.loads(varve('profile', 'show', *FAKE, *named, '--json').stdout)
         known |= {(table, key) for table, keys in host.items() for key in keys}
         # These come to the runtime from [model].
         known -= {('runtime', key) for key in ('model_path', 'tokenizer_path', 'model_name')}
@@ -291,7 +304,8 @@ class Configs(CliTest):
     def test_varve_toml_states_the_defaults(self):
         full = os.path.join(CONFIGS, 'varve.toml')
         written = json.loads(varve('profile', 'show', full, '--json').stdout)
-        default = json.loads(varve('profile', 'show', '--json').stdout)
+        named = settings('class.standard.priority=0', 'stack.main.concurrency=16')
+        default = json.loads(varve('profile', 'show', *named, '--json').stdout)
         for table, keys in default.items():
             for key, setting in keys.items():
                 self.assertEqual(written[table][key]['value'], setting['value'], f'{table}.{key}')
@@ -299,4 +313,5 @@ class Configs(CliTest):
 
 if __name__ == '__main__':
     PROGRAM, CONFIGS, FAKE[1] = (os.path.abspath(p) for p in sys.argv[1:4])
+    KEYS = os.path.join(CONFIGS, 'keys.example.toml')
     unittest.main(argv=sys.argv[:1] + sys.argv[4:], verbosity=2)

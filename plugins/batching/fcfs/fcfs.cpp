@@ -96,7 +96,7 @@ class Fcfs {
 };
 
 constexpr mri_param_desc kParams[] = {
-    mri::param_int("prefill_share_percent", 50, 1, 100,
+    mri::param_int("prefill_share_percent", 100, 1, 100,
                    "share of a step's tokens that prompts may take while others decode"),
     mri::param_int(
         "ageing_ms", 10000, 0, 1 << 30,
