@@ -131,6 +131,10 @@ class BeastServer final : public Server {
     core_->workers.join();
     work_.reset();
     for (std::thread& thread : threads_) thread.join();
+    listener_.reset();
+    // A handler's thread may be about to find its connection gone, and hold it for that moment. The
+    // routes, which the core owns, must not outlive the server.
+    while (core_.use_count() > 1) std::this_thread::yield();
   }
 
   uint16_t port() const override { return port_; }
@@ -161,7 +165,7 @@ class BeastServer final : public Server {
   }
 
   const std::shared_ptr<ServerCore> core_;
-  const std::shared_ptr<Listener> listener_;
+  std::shared_ptr<Listener> listener_;
   const uint16_t port_;
   asio::executor_work_guard<asio::io_context::executor_type> work_;
   std::vector<std::thread> threads_;

@@ -27,6 +27,7 @@ struct Service {
   // Reads the profile and keys again: what changed, a line each. Any thread; may take a while.
   std::function<absl::StatusOr<std::vector<std::string>>()> reload;
   std::shared_ptr<Contexts> contexts;  // made by the first add_*_routes() that needs it
+  Turnstile* turnstile = nullptr;      // the lanes': steps over /mri pass it too; null: they do not
 };
 
 // Each adds its routes; `service` outlives them.
@@ -35,7 +36,8 @@ void add_openai_routes(Service& service,
 void add_text_routes(Service& service,
                      std::vector<Route>& routes);  // tokenize, detokenize, tokenizer_info
 void add_context_routes(Service& service, std::vector<Route>& routes);  // /v1/contexts
-void add_mri_routes(Service& service, std::vector<Route>& routes);      // /mri/*
+// /mri/*: contexts live as long as the routes, which must end before the dispatcher does.
+void add_mri_routes(Service& service, std::vector<Route>& routes);
 void add_health_routes(Service& service,
                        std::vector<Route>& routes);  // livez, readyz, health, version, metrics
 void add_debug_routes(Service& service, std::vector<Route>& routes);   // /debug/attention
