@@ -59,13 +59,13 @@ absl::StatusOr<std::vector<int32_t>> Text::tokenize(std::string_view text, bool 
       });
 }
 
-absl::StatusOr<std::string> Text::detokenize(std::span<const int32_t> tokens) const {
+absl::StatusOr<std::string> Text::detokenize(std::span<const int32_t> tokens, bool special) const {
   const uint64_t guess = tokens.size() * 8 + 64;
-  return filled<std::string>("detokenize", guess,
-                             [&](char* out, uint64_t capacity, uint64_t* n_out, mri_error* error) {
-                               return table_->detokenize(self_, tokens.data(), tokens.size(), 0,
-                                                         out, capacity, n_out, error);
-                             });
+  return filled<std::string>(
+      "detokenize", guess, [&](char* out, uint64_t capacity, uint64_t* n_out, mri_error* error) {
+        return table_->detokenize(self_, tokens.data(), tokens.size(), special ? 1 : 0, out,
+                                  capacity, n_out, error);
+      });
 }
 
 absl::StatusOr<std::string> Text::chat(const std::vector<ChatMessage>& messages) const {
@@ -83,8 +83,8 @@ absl::StatusOr<std::string> Text::chat(const std::vector<ChatMessage>& messages)
 
 absl::StatusOr<std::vector<int32_t>> chat_tokens(const Text& text,
                                                  const std::vector<ChatMessage>& messages) {
-  std::vector<ChatMessage> marked = messages;
-  for (size_t i = 0; i < marked.size(); ++i) marked[i].content = marker(i);
+  std::vector<ChatMessage> marked;
+  for (size_t i = 0; i < messages.size(); ++i) marked.push_back({messages[i].role, marker(i)});
   const absl::StatusOr<std::string> frame = text.chat(marked);
   if (!frame.ok()) return frame.status();
 
@@ -105,6 +105,8 @@ absl::StatusOr<std::vector<int32_t>> chat_tokens(const Text& text,
                        " message; an empty generate.system_prompt sends none"));
     }
     absl::Status status = append(std::string_view(*frame).substr(done, at - done), true);
+    if (const auto& known = messages[i].known; known != nullptr)
+      tokens.insert(tokens.end(), known->begin(), known->end());
     if (status.ok()) status = append(messages[i].content, false);
     if (!status.ok()) return status;
     done = at + marker(i).size();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -16,6 +17,9 @@ namespace varve {
 struct ChatMessage {
   std::string role;  // system, user, assistant
   std::string content;
+  // Tokens that stand before the content in the same message, for chat_tokens(): a text that was
+  // read before need not be made into tokens again.
+  std::shared_ptr<const std::vector<int32_t>> known = nullptr;
 };
 
 // Valid while the stack is. [any]
@@ -29,8 +33,9 @@ class Text {
   // token.
   absl::StatusOr<std::vector<int32_t>> tokenize(std::string_view text, bool add_special,
                                                 bool parse_special) const;
-  // May end inside a UTF-8 sequence. Special tokens give no bytes.
-  absl::StatusOr<std::string> detokenize(std::span<const int32_t> tokens) const;
+  // May end inside a UTF-8 sequence. Special tokens give their marks when `special`, else no bytes.
+  absl::StatusOr<std::string> detokenize(std::span<const int32_t> tokens,
+                                         bool special = false) const;
   absl::StatusOr<std::string> chat(const std::vector<ChatMessage>& messages) const;
   bool is_end(int32_t token) const { return table_->is_end(self_, token) != 0; }
 
