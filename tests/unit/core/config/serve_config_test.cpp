@@ -18,8 +18,8 @@ using testing::StartsWith;
 class ServeConfigTest : public testing::Test {
  protected:
   ServeConfigTest() {
-    char name[] = "/tmp/varve-serve-XXXXXX";
-    folder_ = mkdtemp(name);
+    folder_ = testing::TempDir() + "serve-XXXXXX";
+    EXPECT_NE(mkdtemp(folder_.data()), nullptr);
     std::ofstream(folder_ + "/other.toml") << "[attention]\nplugin = \"dense\"\n"
                                               "[stack.deeper]\nprofile = \"nowhere.toml\"\n";
   }

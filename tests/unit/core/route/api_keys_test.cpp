@@ -20,9 +20,8 @@ constexpr char kBatchDigest[] = "6991d4fb51b49fd9a4e83ea124e9b01bee7d031c1e9f955
 class ApiKeysTest : public testing::Test {
  protected:
   ApiKeysTest() {
-    char name[] = "/tmp/varve-keys-XXXXXX";
-    close(mkstemp(name));
-    path_ = name;
+    path_ = testing::TempDir() + "keys-XXXXXX";
+    close(mkstemp(path_.data()));
   }
   ~ApiKeysTest() override { unlink(path_.c_str()); }
 
@@ -132,7 +131,7 @@ TEST_F(ApiKeysTest, RefusesUnsafeFiles) {
   EXPECT_THAT(error_of(key("a", kVipDigest)), HasSubstr("everybody may write"));
   chmod(path_.c_str(), 0600);
   EXPECT_THAT(error_of("#" + std::string(1 << 20, 'x')), HasSubstr("more than 1048576 bytes"));
-  for (const char* path : {"/tmp", "/nowhere/keys.toml", "/dev/zero"}) {
+  for (const char* path : {"/", "/nowhere/keys.toml", "/dev/zero"}) {
     const auto keys = ApiKeys::load(path, {"standard"});
     EXPECT_EQ(keys.status().code(), absl::StatusCode::kInvalidArgument) << path;
   }
