@@ -47,10 +47,11 @@ typedef struct mri_init_rsp { /* grows at the end */
   mri_kv_usage usage;
 } mri_init_rsp;
 
-#define MRI_STEP_PROMPT 1u       /* these tokens are part of a prompt (else: of an answer) */
-#define MRI_STEP_MORE 2u         /* more of the same prompt follows in later steps */
-#define MRI_STEP_NO_SUMMARIES 4u /* this step reads no summaries: faster, and blind to cold text \
-                                  */
+#define MRI_STEP_PROMPT 1u /* these tokens are part of a prompt (else: of an answer) */
+#define MRI_STEP_MORE 2u   /* more of the same prompt follows in later steps */
+#define MRI_STEP_NO_SUMMARIES                                        \
+  4u /* this step reads no summaries: faster, and blind to cold text \
+      */
 
 /* One sequence of a step. 64 bytes, frozen. */
 typedef struct mri_step_seq {

@@ -64,10 +64,10 @@ TEST(Sampler, TopPIsOfTheModelsOwnDistribution) {
 
 // The runtime's side: what it was asked for, and an answer that a test sets.
 struct FakeSampling {
-  mri_sampler_req req{};
+  mri_sampler_req asked{};
   std::string grammar;
   std::vector<int32_t> accepted;
-  int32_t token = 0;
+  int32_t drawn = 0;
   mri_status status = MRI_OK;
   int n_alive = 0;
 
@@ -77,14 +77,14 @@ struct FakeSampling {
         sizeof(mri_sampling_v1),
         0,
         [](void* self, const mri_sampler_req* req, uint64_t* sampler, mri_error*) {
-          of(self).req = *req;
+          of(self).asked = *req;
           of(self).grammar = req->grammar == nullptr ? "" : req->grammar;
           *sampler = 5;
           of(self).n_alive += of(self).status == MRI_OK ? 1 : 0;
           return of(self).status;
         },
         [](void* self, uint64_t, const float*, int32_t* token, mri_error*) {
-          *token = of(self).token;
+          *token = of(self).drawn;
           return of(self).status;
         },
         [](void* self, uint64_t, const int32_t* tokens, uint64_t n, mri_error*) {
@@ -109,18 +109,18 @@ TEST(Sampler, LeavesToTheRuntimeWhatItDoesNotDrawItself) {
   {
     const auto sampler = Sampler::make(options, runtime.peer(), 4);
     ASSERT_TRUE(sampler.ok()) << sampler.status();
-    EXPECT_EQ(runtime.req.top_k, 3u);
-    EXPECT_EQ(runtime.req.n_biases, 1u);
-    EXPECT_EQ(runtime.req.repetition_penalty, 1.0f);
+    EXPECT_EQ(runtime.asked.top_k, 3u);
+    EXPECT_EQ(runtime.asked.n_biases, 1u);
+    EXPECT_EQ(runtime.asked.repetition_penalty, 1.0f);
     EXPECT_EQ(runtime.grammar, options.grammar);
-    runtime.token = 3;
+    runtime.drawn = 3;
     EXPECT_EQ(*(*sampler)->sample(std::vector<float>(4)), 3);
     EXPECT_TRUE((*sampler)->accept(std::vector<int32_t>{1, 2}).ok());
     EXPECT_EQ(runtime.accepted, (std::vector<int32_t>{1, 2}));
 
     EXPECT_EQ((*sampler)->sample(std::vector<float>(3)).status().code(),
               absl::StatusCode::kInternal);
-    runtime.token = 4;
+    runtime.drawn = 4;
     EXPECT_EQ((*sampler)->sample(std::vector<float>(4)).status().code(),
               absl::StatusCode::kInternal);
     runtime.status = MRI_E_STATE;
