@@ -93,10 +93,16 @@ class LaneImpl final : public Lane {
   void settle(const std::vector<Share>& shares, const std::vector<mri_step_seq>& seqs,
               const std::vector<size_t>& first_row, const mri_kv_usage& usage,
               const mri_error& error);
-  void advance(LaneSequence& sequence, uint64_t n_tokens, std::span<float> logits);
+  using Drawn = absl::StatusOr<Generation::Next>;
+  std::vector<std::optional<Drawn>> draw_all(const std::vector<Share>& shares,
+                                             const std::vector<mri_step_seq>& seqs);
+  template <class Task>
+  void in_parallel(size_t n, Task task);
+  void advance(LaneSequence& sequence, uint64_t n_tokens, std::span<float> logits,
+               std::optional<Drawn> drawn);
   void prompt_logprobs(LaneSequence& sequence, uint64_t n_tokens, std::span<float> logits);
   void prompt_done(LaneSequence& sequence);
-  void draw(LaneSequence& sequence, std::span<float> logits);
+  void tell_drawn(LaneSequence& sequence, Drawn next);
   void end(LaneSequence& sequence, FinishReason reason, absl::Status status);
   void tell_end(LaneSequence& sequence);
   Owned remove_running(const LaneSequence& sequence);

@@ -1,5 +1,8 @@
 // Running a step and telling what came of it.
 #include <algorithm>
+#include <atomic>
+#include <new>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -114,6 +117,7 @@ void LaneImpl::settle(const std::vector<Share>& shares, const std::vector<mri_st
   double n_all = 0;
   for (const Share& share : shares)
     n_all += static_cast<double>(share.sequence->n_read + share.n_tokens);
+  std::vector<std::optional<Drawn>> drawn = draw_all(shares, seqs);
   std::vector<std::pair<Share, absl::Status>> failed;
   for (size_t i = 0; i < shares.size(); ++i) {
     LaneSequence& sequence = *shares[i].sequence;
@@ -135,9 +139,9 @@ void LaneImpl::settle(const std::vector<Share>& shares, const std::vector<mri_st
                           : seqs[i].all_logits != 0 ? shares[i].n_tokens
                                                     : 1;
     try {
-      advance(
-          sequence, shares[i].n_tokens,
-          std::span(logits_).subspan(first_row[i] * model_.vocab_size, n_rows * model_.vocab_size));
+      const auto rows =
+          std::span(logits_).subspan(first_row[i] * model_.vocab_size, n_rows * model_.vocab_size);
+      advance(sequence, shares[i].n_tokens, rows, std::move(drawn[i]));
     } catch (const std::exception& e) {
       end(sequence, FinishReason::kError, absl::InternalError(e.what()));
     }
@@ -148,10 +152,44 @@ void LaneImpl::settle(const std::vector<Share>& shares, const std::vector<mri_st
   }
 }
 
-// `logits`: none, of the last token, or of all where prompt logprobs are wanted.
-void LaneImpl::advance(LaneSequence& sequence, uint64_t n_tokens, std::span<float> logits) {
-  const std::span<float> last =
-      logits.empty() ? logits : logits.last(static_cast<size_t>(model_.vocab_size));
+// task(i) for each i in [0, n) on the stack's threads. It must not throw.
+template <class Task>
+void LaneImpl::in_parallel(size_t n, Task task) {
+  ThreadPool* threads = stack_->threads();
+  if (threads == nullptr || n <= 1) {
+    for (size_t i = 0; i < n; ++i) task(i);
+    return;
+  }
+  threads->parallel_for(
+      n, [](void* user, uint64_t i, uint32_t) { (*static_cast<Task*>(user))(i); }, &task);
+}
+
+// The next token of everybody whose text was read to its end.
+std::vector<std::optional<LaneImpl::Drawn>> LaneImpl::draw_all(
+    const std::vector<Share>& shares, const std::vector<mri_step_seq>& seqs) {
+  std::vector<std::optional<Drawn>> drawn(shares.size());
+  in_parallel(shares.size(), [&](size_t i) {
+    const LaneSequence& sequence = *shares[i].sequence;
+    const mri_step_seq& seq = seqs[i];
+    if (seq.status != MRI_OK || seq.position != sequence.n_read || sequence.generation == nullptr ||
+        sequence.n_left() > seq.n_tokens) {
+      return;
+    }
+    const size_t last_row = seq.all_logits != 0 ? seq.n_tokens - 1 : 0;
+    const std::span<float> logits(seq.logits + last_row * model_.vocab_size, model_.vocab_size);
+    try {
+      drawn[i] = sequence.generation->next(logits);
+    } catch (const std::exception& e) {
+      drawn[i] = absl::InternalError(e.what());
+    }
+  });
+  return drawn;
+}
+
+// `logits`: of all tokens where prompt logprobs are wanted. `drawn`: when the text was read to its
+// end.
+void LaneImpl::advance(LaneSequence& sequence, uint64_t n_tokens, std::span<float> logits,
+                       std::optional<Drawn> drawn) {
   if (sequence.wants_prompt_logprobs() && !sequence.is_prompt_told)
     prompt_logprobs(sequence, n_tokens, logits);
   sequence.n_read += n_tokens;
@@ -167,20 +205,30 @@ void LaneImpl::advance(LaneSequence& sequence, uint64_t n_tokens, std::span<floa
     end(sequence, FinishReason::kLength, absl::OkStatus());
     return;
   }
-  draw(sequence, last);
+  if (drawn.has_value()) tell_drawn(sequence, *std::move(drawn));
 }
 
-// Row i tells of the token after token n_read + i. What a preempted sequence has told before it
-// does not tell again.
+// Row i tells of the token after token n_read + i. What a preempted sequence learnt before is not
+// computed again.
 void LaneImpl::prompt_logprobs(LaneSequence& sequence, uint64_t n_tokens, std::span<float> logits) {
   const std::vector<int32_t>& prompt = sequence.request.prompt;
-  for (uint64_t i = 0; i < n_tokens; ++i) {
-    const uint64_t next = sequence.n_read + i + 1;
-    if (next >= prompt.size() || next - 1 < sequence.prompt_logprobs.size()) continue;
-    sequence.prompt_logprobs.push_back(
-        token_logprob(logits.subspan(i * model_.vocab_size, model_.vocab_size), prompt[next],
-                      static_cast<uint32_t>(sequence.request.n_prompt_logprobs)));
-  }
+  std::vector<TokenLogprob>& told = sequence.prompt_logprobs;
+  const size_t n_told = told.size();
+  const size_t end = std::min<size_t>(prompt.size() - 1, sequence.n_read + n_tokens);
+  if (end <= n_told) return;
+  told.resize(end);
+  std::atomic<bool> failed{false};
+  in_parallel(end - n_told, [&](size_t i) {
+    const size_t position = n_told + i;
+    try {
+      told[position] = token_logprob(
+          logits.subspan((position - sequence.n_read) * model_.vocab_size, model_.vocab_size),
+          prompt[position + 1], static_cast<uint32_t>(sequence.request.n_prompt_logprobs));
+    } catch (const std::exception&) {
+      failed = true;
+    }
+  });
+  if (failed) throw std::bad_alloc();
 }
 
 void LaneImpl::prompt_done(LaneSequence& sequence) {
@@ -194,8 +242,7 @@ void LaneImpl::prompt_done(LaneSequence& sequence) {
     sequence.sink->on_prompt_logprobs(std::move(sequence.prompt_logprobs));
 }
 
-void LaneImpl::draw(LaneSequence& sequence, std::span<float> logits) {
-  absl::StatusOr<Generation::Next> next = sequence.generation->next(logits);
+void LaneImpl::tell_drawn(LaneSequence& sequence, Drawn next) {
   if (!next.ok()) {
     end(sequence, FinishReason::kError, next.status());
     return;

@@ -63,6 +63,8 @@ class Stack {
   }
   // Unchecked: the runtime's own table, or the spec's; null when there is neither.
   const mri_kernels_v1* kernels() const;
+  // The pool that the plugins compute on; may be null.
+  ThreadPool* threads() const { return spec_.services.threads; }
 
   // In the order of StackSpec::plugins, the runtime first.
   std::vector<PluginReport> report() const;

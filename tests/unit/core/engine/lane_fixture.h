@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/thread_pool.h"
 #include "core/engine/lane.h"
 #include "core/plugin/stack.h"
 
@@ -115,7 +116,9 @@ class LaneFixture : public testing::Test {
   }
   static std::shared_ptr<Stack> load(Params runtime, const std::string& batching = "fcfs") {
     StackSpec spec;
+    static ThreadPool threads(2);
     spec.plugin_directories = {VARVE_PLUGIN_DIRECTORY};
+    spec.services.threads = &threads;
     spec.plugins = {{"runtime", "fake", std::move(runtime)}};
     if (!batching.empty()) spec.plugins.push_back({"batching", batching, {}});
     auto stack = load_stack(spec);
