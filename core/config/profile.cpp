@@ -8,6 +8,7 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <span>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
@@ -135,17 +136,23 @@ bool Profile::boolean(std::string_view table, std::string_view key) const {
   return std::get<bool>(find(table, key)->value);
 }
 
-absl::Status Profile::inherit_model(const Profile& from) {
-  for (auto& [key, setting] : tables_["model"]) {
-    const Setting& other = *from.find("model", key);
-    if (setting.layer != Layer::kDefault || other.layer == Layer::kDefault) continue;
-    setting = other;
-    if (key == "name") continue;
-    absl::StatusOr<std::string> path = from.path("model", key);
-    if (!path.ok()) return path.status();
-    setting.value = *std::move(path);
-    // No longer relative to a profile's folder, and this profile may lie in another.
-    setting.layer = Layer::kEnvironment;
+absl::Status Profile::inherit(const Profile& from) {
+  for (const char* table : {"model", "plugins"}) {
+    for (auto& [key, setting] : tables_[table]) {
+      const Setting& other = *from.find(table, key);
+      if (setting.layer != Layer::kDefault || other.layer == Layer::kDefault) continue;
+      setting = other;
+      // Paths are no longer relative to a profile's folder: this one may lie in another.
+      setting.layer = Layer::kEnvironment;
+      if (key == "name") continue;
+      auto* list = std::get_if<std::vector<std::string>>(&setting.value);
+      for (std::string& text : list == nullptr ? std::span(&std::get<std::string>(setting.value), 1)
+                                               : std::span(*list)) {
+        absl::StatusOr<std::string> path = from.expanded(text, other);
+        if (!path.ok()) return path.status();
+        text = *std::move(path);
+      }
+    }
   }
   return absl::OkStatus();
 }

@@ -68,8 +68,8 @@ class Profile {
 
   bool boolean(std::string_view table, std::string_view key) const;
 
-  // What no layer sets in [model] here is taken from `from`.
-  absl::Status inherit_model(const Profile& from);
+  // What no layer sets in [model] and [plugins] here is taken from `from`.
+  absl::Status inherit(const Profile& from);
 
   // A text that names a file: ${NAME} replaced by environment variables (unset is an error, except
   // in a default), a relative path in a profile file taken from that file's folder. Empty stays

@@ -192,7 +192,7 @@ void Loader::load_stack_profile(const std::string& name, StackConfig& stack) {
     if (assignment.rfind("model.", 0) == 0) sources.overrides.push_back(assignment);
   }
   absl::StatusOr<Profile> loaded = Profile::load(sources);
-  absl::Status status = loaded.ok() ? loaded->inherit_model(profile_) : loaded.status();
+  absl::Status status = loaded.ok() ? loaded->inherit(profile_) : loaded.status();
   if (!status.ok()) return error(name, "profile", std::string(status.message()));
   stack.profile = *std::move(loaded);
 }

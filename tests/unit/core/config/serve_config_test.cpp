@@ -186,17 +186,20 @@ TEST_F(ServeConfigTest, StacksNeedAProfileThatLoads) {
               StartsWith("p.toml:2:1: stack.a.profile: bad.toml:2:1: attention.plugin"));
 }
 
-TEST_F(ServeConfigTest, OtherStacksGetTheModelOnly) {
+TEST_F(ServeConfigTest, OtherStacksGetModelAndPluginFoldersOnly) {
   const std::vector<std::pair<std::string, std::string>> variables = {
       {"VARVE_MODEL_NAME", "mine"}, {"VARVE_ATTENTION_PLUGIN", "chosen"}};
-  const auto config = load("[model]\npath = \"m.gguf\"\n[stack.exact]\nprofile = \"other.toml\"\n",
-                           {"model.tokenizer_path=/t.gguf", "attention.plugin=chosen"}, variables);
+  const auto config = load(
+      "[plugins]\ndirectories = [\"mine\"]\n[model]\npath = \"m.gguf\"\n[stack.exact]\nprofile = "
+      "\"other.toml\"\n",
+      {"model.tokenizer_path=/t.gguf", "attention.plugin=chosen"}, variables);
   ASSERT_TRUE(config.ok()) << config.status();
   const Profile& exact = config->stacks[1].profile;
   EXPECT_EQ(exact.text("attention", "plugin"), "dense");
   EXPECT_EQ(exact.text("model", "name"), "mine");
   EXPECT_EQ(*exact.path("model", "tokenizer_path"), "/t.gguf");
   EXPECT_EQ(*exact.path("model", "path"), folder_ + "/m.gguf");
+  EXPECT_THAT(*exact.plugin_directories(), ElementsAre(folder_ + "/mine"));
   std::filesystem::create_directory(folder_ + "/sub");
   std::ofstream(folder_ + "/sub/own.toml") << "[model]\npath = \"own.gguf\"\n";
   const auto own = load("[model]\npath = \"m.gguf\"\n[stack.a]\nprofile = \"sub/own.toml\"\n");
