@@ -68,6 +68,7 @@ void Connection::run() {
 void Connection::turn_away() {
   if (phase_ == Phase::kClosed) return;
   request_.id = request_id(request_);
+  request_.method = "-";  // in the log
   began_ = Clock::now();
   keep_alive_ = false;
   refuse(error_response(503, absl::StrCat("too many connections; expected at most ",

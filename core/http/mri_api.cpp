@@ -72,11 +72,8 @@ class MriRoutes {
     arrival.conversation = absl::StrCat("mri-", init->context_key);
     const absl::StatusOr<Placement> placement = service_.dispatcher->place(arrival);
     if (!placement.ok()) return placement.status();
-    const uint64_t prompt_max = placement->max_prompt_tokens;
-    if (prompt_max != 0 && init->tokens.size() > prompt_max) {
-      return invalid("tokens", absl::StrCat("found ", init->tokens.size(), " tokens; class ",
-                                            placement->class_name, " may have ", prompt_max));
-    }
+    const absl::Status limited = limit(*placement, &*init);
+    if (!limited.ok()) return limited;
     const auto context = std::make_shared<MriContext>();
     context->tenant = request.who.tenant;
     context->runtime = placement->lane->stack().runtime();
@@ -153,6 +150,23 @@ class MriRoutes {
   }
 
  private:
+  // What the class may have holds here too.
+  static absl::Status limit(const Placement& placement, MriInit* init) {
+    const uint64_t prompt_max = placement.max_prompt_tokens;
+    if (prompt_max == 0) return absl::OkStatus();  // the stack's own limit
+    const uint64_t whole_max = prompt_max + placement.max_answer_tokens;
+    if (init->tokens.size() > prompt_max) {
+      return invalid("tokens", absl::StrCat("found ", init->tokens.size(), " tokens; class ",
+                                            placement.class_name, " may have ", prompt_max));
+    }
+    if (init->max_tokens > whole_max) {
+      return invalid("max_tokens", absl::StrCat("found ", init->max_tokens, "; class ",
+                                                placement.class_name, " may have ", whole_max));
+    }
+    if (init->max_tokens == 0) init->max_tokens = whole_max;
+    return absl::OkStatus();
+  }
+
   absl::Status enqueue(const Call& call, const MriContext& context, std::vector<uint64_t> ids,
                        std::function<void()> run) {
     call->responder->on_gone([cancel = call->cancel] { cancel->store(1); });

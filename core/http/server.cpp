@@ -1,5 +1,7 @@
 #include "core/http/server.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -66,13 +68,15 @@ class Listener final : public std::enable_shared_from_this<Listener> {
   void on_accepted(const ErrorCode& error, tcp::socket socket) {
     if (!acceptor_.is_open()) return;
     if (error) {
-      core_->log(LogLevel::kWarning, absl::StrCat("accept: ", error.message()));
+      if (!has_failed_) core_->log(LogLevel::kWarning, absl::StrCat("accept: ", error.message()));
+      has_failed_ = true;  // said once until it works again
       pause_.expires_after(kAcceptPause);
       pause_.async_wait([self = shared_from_this()](const ErrorCode& e) {
         if (!e && self->acceptor_.is_open()) self->accept();
       });
       return;
     }
+    has_failed_ = false;
     admit(std::move(socket));
     accept();
   }
@@ -98,7 +102,19 @@ class Listener final : public std::enable_shared_from_this<Listener> {
   asio::strand<asio::io_context::executor_type> strand_;
   tcp::acceptor acceptor_;
   asio::steady_timer pause_;
+  bool has_failed_ = false;
 };
+
+// Each connection is a descriptor, and the soft limit is often 1024.
+void allow_descriptors(uint32_t connections_max) {
+  constexpr rlim_t kOthers = 512;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  const rlim_t wanted = std::min<rlim_t>(limit.rlim_max, connections_max + kOthers);
+  if (limit.rlim_cur >= wanted) return;
+  limit.rlim_cur = wanted;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
 
 class BeastServer final : public Server {
  public:
@@ -205,6 +221,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::start(ServerOptions options,
   auto listener = std::make_shared<Listener>(core);
   const absl::Status status = listener->open(*endpoint);
   if (!status.ok()) return status;
+  allow_descriptors(core->options.config.connections_max);
   return std::make_unique<BeastServer>(core, std::move(listener));
 }
 

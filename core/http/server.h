@@ -28,7 +28,8 @@ struct ServerOptions {
 
 class Server {
  public:
-  // Binds and serves on its own threads. Errors name address and cause.
+  // Binds and serves on its own threads. Errors name address and cause. Raises the process's soft
+  // limit of open files as far as connections_max needs it.
   static absl::StatusOr<std::unique_ptr<Server>> start(ServerOptions options,
                                                        std::vector<Route> routes);
   virtual ~Server() = default;  // closes everything

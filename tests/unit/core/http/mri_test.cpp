@@ -197,6 +197,7 @@ TEST_F(MriTest, RefusesBadRequests) {
       {"init_context", {{"tokens", json::array()}, {"logits", true}}},
       {"init_context", {{"tokens", std::vector<int>(4001, 1)}}},
       {"init_context", {{"tokens", {1}}, {"max_tokens", -1}}},
+      {"init_context", {{"tokens", {1}}, {"max_tokens", 4001}}},
       {"init_context", {{"tokens", {1}}, {"chunk_tokens", 4294967296}}},
       {"init_context", {{"tokens", {1}}, {"pinned", {{{"first", UINT64_MAX}, {"count", 1}}}}}},
       {"init_context", json::array()},

@@ -2,6 +2,7 @@
 
 #include <sys/resource.h>
 
+#include "core/http/sse.h"
 #include "server_fixture.h"
 
 namespace varve::http {
@@ -269,6 +270,57 @@ TEST_F(ServerTest, ServesBesideThousandsOfIdleConnections) {
   EXPECT_EQ(idle[1000].answer().status, 200);
   idle.clear();
   EXPECT_TRUE(eventually([&] { return server_->connections() == 0; }));
+}
+
+// Clients that ask, stream, pipeline, leave and send nonsense, all at once: nothing is left over.
+TEST_F(ServerTest, StaysWholeUnderMixedLoad) {
+  routes_.push_back(
+      {"GET", "/stream", Scope::kPublic, [](const Request&, std::shared_ptr<Responder> responder) {
+         std::thread([responder] {
+           const auto stream = EventStream::start(responder, absl::Milliseconds(1));
+           for (int i = 0; i < 20 && !responder->gone(); ++i) {
+             stream->data("{}");
+             std::this_thread::sleep_for(std::chrono::microseconds(300));
+           }
+           stream->finish();
+         }).detach();
+       }});
+  start();
+  std::atomic<int> n_wrong{0};
+  const auto act = [&](int seed) {
+    for (int i = 0; i < 40; ++i) {
+      RawClient one = client();
+      switch ((seed + i) % 5) {
+        case 0:
+          one.send(request_text("GET /health") + request_text("GET /nothing"));
+          n_wrong += one.answer().status != 200;
+          n_wrong += one.answer().status != 404;
+          break;
+        case 1:
+          one.send(request_text("GET /stream"));
+          n_wrong += !one.answer().body.ends_with("data: [DONE]\n\n");
+          break;
+        case 2:
+          one.send(request_text("GET /stream"));
+          one.read_to("{}");
+          one.reset();
+          break;
+        case 3:
+          one.send(request_text("POST /echo", "X-Api-Key: user\r\n", std::string(9'000, ' ')));
+          n_wrong += one.answer().body.size() != 9'000;
+          break;
+        case 4:
+          one.send("nonsense\r\n\r\n");
+          n_wrong += one.answer().status != 400;
+      }
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) threads.emplace_back(act, t);
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(n_wrong, 0);
+  EXPECT_TRUE(
+      eventually([&] { return server_->open_requests() == 0 && server_->connections() == 0; }));
 }
 
 TEST_F(ServerTest, TurnsExcessConnectionsAway) {
