@@ -124,7 +124,7 @@ int ab_report(const Arguments& arguments) {
   if (const std::optional<int> done = line.parse(arguments)) return *done;
   const absl::StatusOr<Inputs> inputs = read_inputs(line);
   if (!inputs.ok()) return report(inputs.status(), kExitUsage);
-  std::vector<std::string> names = line.list("experiment");
+  std::vector<std::string> names = line.list("positional");
   if (names.empty()) names = inputs->names;
   if (names.empty())
     return report(absl::NotFoundError("found no experiment in the log"), kExitFailure);
@@ -155,7 +155,7 @@ int ab_stop(const Arguments& arguments) {
                        "environment variable with the key");
   line.positional("experiment", 1);
   if (const std::optional<int> done = line.parse(arguments)) return *done;
-  const std::vector<std::string> names = line.list("experiment");
+  const std::vector<std::string> names = line.list("positional");
   if (names.empty() || !line.has("arm"))
     return line.usage_error("expected --arm ARM and the name of an experiment");
   const absl::StatusOr<std::string> key = key_from_environment(line.get<std::string>("key-env"));

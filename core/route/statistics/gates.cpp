@@ -16,7 +16,7 @@ namespace {
 // How many units the splits of the mixture are worth: large, so that it looks for small deviations.
 constexpr double kConcentration = 5000;
 // A request may have been placed just before a change and arrive in the log just after it.
-constexpr double kGraceS = 1;
+constexpr double kGraceS = 5;
 // Relative difference of token counts that no one needs to hear of.
 constexpr double kBalanceMargin = 0.1;
 
