@@ -17,11 +17,12 @@ TEST(LaneLight, AnswersAsASessionAlone) {
   StackSpec spec;
   spec.plugin_directories = {VARVE_PLUGIN_DIRECTORY};
   spec.services.threads = &threads;
-  spec.plugins = {{"runtime", "light", {{"model_path", Value(path)}}},
-                  {"kv_tier", "full", {}},
-                  {"quantizer", "int8", {}},
-                  {"attention", "dense", {}},
-                  {"batching", "router", {}}};
+  spec.plugins = {
+      {"runtime", "light", {{"model_path", Value(path)}, {"compute", Value(std::string("f32"))}}},
+      {"kv_tier", "full", {}},
+      {"quantizer", "int8", {}},
+      {"attention", "dense", {}},
+      {"batching", "router", {}}};
   auto loaded = load_stack(spec);
   ASSERT_TRUE(loaded.ok()) << loaded.status();
   const std::shared_ptr<Stack> stack(*std::move(loaded));
@@ -34,7 +35,7 @@ TEST(LaneLight, AnswersAsASessionAlone) {
   std::vector<std::pair<GenerateRequest, std::shared_ptr<Recorder>>> sent;
   for (size_t i = 0; i < 14; ++i) {
     GenerateRequest r;
-    r.tenant = "t" + std::to_string(i % 3);
+    r.tenant.assign(1, static_cast<char>('a' + i % 3));
     r.prompt = random_tokens(5 + 23 * i, i / 2);  // pairs begin alike
     r.max_tokens = 24;
     r.ignore_end = true;
