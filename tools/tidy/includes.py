@@ -61,7 +61,8 @@ ALLOWED = {
     'core/route': CORE | {'openssl', 'sqlite', 'toml'},
     'core/http': CORE | {'boost_beast', 'openssl'},
     'tools': CORE
-    | {'boost_program_options', 'boost_beast', 'llama', 'kernels/', 'adapters/', 'tools/'},
+    | {'boost_program_options', 'boost_beast', 'openssl', 'llama'}
+    | {'kernels/', 'adapters/', 'tools/'},
     'tests': ANY,
     'bench': ANY,
 }

@@ -31,6 +31,7 @@ int cmd_eval(const Arguments& arguments);
 int cmd_model(const Arguments& arguments);
 int cmd_plugin(const Arguments& arguments);
 int cmd_profile(const Arguments& arguments);
+int cmd_serve(const Arguments& arguments);
 
 // The command line of one command. Every command has --help, --profile, --set and --json.
 class CommandLine {

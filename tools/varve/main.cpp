@@ -20,6 +20,7 @@ struct Command {
 
 constexpr Command kCommands[] = {
     {"ask", "ask a model about documents", cmd_ask},
+    {"serve", "serve it over HTTP, OpenAI-compatible, by classes of keys", cmd_serve},
     {"plugin", "list plugins, or tell all about one", cmd_plugin},
     {"profile", "check a profile, show the values in effect, list the keys", cmd_profile},
     {"model", "tell about the model", cmd_model},

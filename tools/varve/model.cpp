@@ -6,25 +6,29 @@
 #include "absl/strings/str_cat.h"
 #include "core/base/log.h"
 #include "core/config/options.h"
-#include "tools/varve/chosen_plugins.h"
 
 namespace varve::cli {
 
-absl::StatusOr<LoadedStack> load_profile_stack(const Profile& profile) {
-  absl::StatusOr<std::vector<ChosenPlugin>> plugins = chosen_plugins(profile);
-  if (!plugins.ok()) return plugins.status();
-  const RuntimeOptions options = runtime_options(profile);
-  auto threads = std::make_unique<ThreadPool>(options.threads);
+absl::StatusOr<std::unique_ptr<Stack>> load_chosen_stack(std::vector<ChosenPlugin> plugins,
+                                                         ThreadPool& threads, LogSink log) {
   StackSpec spec;
-  spec.services.threads = threads.get();
-  spec.services.log = stderr_log(LogLevel::kWarning, LogFormat::kText);
-  for (ChosenPlugin& plugin : *plugins) {
+  spec.services.threads = &threads;
+  spec.services.log = std::move(log);
+  for (ChosenPlugin& plugin : plugins) {
     PluginChoice choice{plugin.table, plugin.library.info.path, {}};
     for (auto& [key, setting] : plugin.values)
       choice.params.emplace_back(key, std::move(setting.value));
     spec.plugins.push_back(std::move(choice));
   }
-  absl::StatusOr<std::unique_ptr<Stack>> stack = load_stack(spec);
+  return load_stack(spec);
+}
+
+absl::StatusOr<LoadedStack> load_profile_stack(const Profile& profile) {
+  absl::StatusOr<std::vector<ChosenPlugin>> plugins = chosen_plugins(profile);
+  if (!plugins.ok()) return plugins.status();
+  auto threads = std::make_unique<ThreadPool>(runtime_options(profile).threads);
+  absl::StatusOr<std::unique_ptr<Stack>> stack = load_chosen_stack(
+      *std::move(plugins), *threads, stderr_log(LogLevel::kWarning, LogFormat::kText));
   if (!stack.ok()) return stack.status();
   const mri::Peer<mri_runtime_v1> runtime = (*stack)->runtime();
   return LoadedStack{std::move(threads), *std::move(stack), runtime};

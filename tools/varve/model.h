@@ -5,13 +5,16 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "core/base/log.h"
 #include "core/base/thread_pool.h"
 #include "core/config/profile.h"
 #include "core/engine/session.h"
 #include "core/engine/text.h"
 #include "core/plugin/stack.h"
+#include "tools/varve/chosen_plugins.h"
 
 namespace varve::cli {
 
@@ -32,6 +35,10 @@ struct Model : LoadedStack {
     return Session::start(runtime.table, runtime.self, info.vocab_size, prompt, std::move(options));
   }
 };
+
+// Starts plugins found before; the pool outlives the stack.
+absl::StatusOr<std::unique_ptr<Stack>> load_chosen_stack(std::vector<ChosenPlugin> plugins,
+                                                         ThreadPool& threads, LogSink log);
 
 // Starts the plugins that the profile names. Warnings of plugins go to stderr.
 absl::StatusOr<LoadedStack> load_profile_stack(const Profile& profile);
