@@ -19,8 +19,8 @@ namespace {
 using nlohmann::json;
 
 // What the server itself may answer on any route, and what the layers below a route may.
-constexpr const char* kServerErrors[] = {"400", "401", "403", "404", "405", "408", "413",
-                                         "415", "421", "429", "431", "500", "503"};
+constexpr const char* kServerErrors[] = {"400", "401", "403", "404", "405", "408", "413", "415",
+                                         "417", "421", "429", "431", "500", "503", "505"};
 constexpr const char* kPostErrors[] = {"409", "499", "501", "504"};
 
 // x-includes names a schema whose properties count as the schema's own.

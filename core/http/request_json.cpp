@@ -82,7 +82,7 @@ class Builder : public nlohmann::json_sax<Json> {
       const bool is_last = i + 1 == open_.size();
       if (open_[i].value->is_array()) {
         absl::StrAppend(&text, "[", open_[i].value->size() - (is_last ? 0 : 1), "]");
-      } else {
+      } else if (!open_[i].key.empty()) {
         absl::StrAppend(&text, text.empty() ? "" : ".", open_[i].key);
       }
       if (text.size() > kShownBytesMax) break;
@@ -112,8 +112,12 @@ class Builder : public nlohmann::json_sax<Json> {
   }
 
   bool open(Json value) {
-    if (open_.size() >= kJsonDepthMax)
-      return fail(absl::StrCat("found JSON nested deeper than ", kJsonDepthMax, " levels"));
+    if (open_.size() >= kJsonDepthMax) {
+      // The whole path would say less than where it begins.
+      status_ = invalid(name_.empty() ? clean_text(open_.front().key, kShownBytesMax) : name_,
+                        absl::StrCat("found JSON nested deeper than ", kJsonDepthMax, " levels"));
+      return false;
+    }
     Json* placed = place(std::move(value));
     if (placed == nullptr) return false;
     open_.push_back({placed, "", {}});
@@ -168,6 +172,9 @@ void reply(Responder& responder, const absl::StatusOr<json>& body) {
 absl::StatusOr<Json> parse_json(std::string_view text, std::string_view param) {
   if (text.starts_with("\xEF\xBB\xBF"))
     return invalid(param, "begins with a byte order mark; expected JSON in UTF-8 without one");
+  // The parser takes the byte for the end of its input.
+  if (const size_t at = text.find('\0'); at != std::string_view::npos)
+    return invalid(param, absl::StrCat("found a NUL byte at ", at, "; expected JSON"));
   Builder builder(param);
   if (!Json::sax_parse(text, &builder)) return builder.status();
   return std::move(builder.value());

@@ -103,7 +103,8 @@ Schema::Schema(const json& reference, const json& refs) {
   for (const json& branch : source.value("anyOf", json::array()))
     any_of_.emplace_back(branch, refs);
   const json required = source.value("required", json::array());
-  for (const auto& [name, schema] : source.value("properties", json::object()).items()) {
+  const json properties = source.value("properties", json::object());
+  for (const auto& [name, schema] : properties.items()) {
     const bool is_required = std::find(required.begin(), required.end(), name) != required.end();
     properties_.push_back({name, Schema(schema, refs), is_required});
   }
@@ -133,7 +134,9 @@ std::string Schema::expected() const {
 
 absl::Status Schema::check_number(Json& value, const Path* path) const {
   const long double x = number(value);
-  const bool is_whole = type_ != "integer" || x == std::floor(x);
+  // A float beyond this stands for several whole numbers.
+  const bool is_exact = !value.is_number_float() || std::fabs(x) <= 0x1p53L;
+  const bool is_whole = type_ != "integer" || (x == std::floor(x) && is_exact);
   if (!is_whole || x < min_ || x > max_) {
     return invalid(Path::text(path),
                    absl::StrCat("found ", shown(value), ", expected ", expected()));

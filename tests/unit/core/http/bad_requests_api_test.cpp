@@ -31,7 +31,7 @@ class BadRequest : public ApiTest {
  protected:
   void expect(const Row& row) {
     SCOPED_TRACE(row.route + " " + row.body.substr(0, 200));
-    const json body = post(row.route, row.body);
+    json body = post(row.route, row.body);
     EXPECT_EQ(status(), row.status) << body;
     EXPECT_EQ(body["error"]["param"], row.param.empty() ? json() : json(row.param)) << body;
     if (!row.code.empty()) {
@@ -67,14 +67,10 @@ TEST_F(BadRequest, TooDeepOrTooMany) {
   const json answer = post(kText, body);
   EXPECT_EQ(status(), 400);
   EXPECT_THAT(answer["error"]["message"], HasSubstr("64"));
-  // One level is the object's.
-  expect({kText, nested(64), std::string("metadata[0]").substr(0, 8) + [] {
-            std::string path;
-            for (int i = 0; i < 51; ++i) path += "[0]";
-            return path;
-          }()});
+  expect({kText, nested(64), "metadata"});  // one level is the object's
   call("POST", kText, R"({"prompt":"a","metadata":)" + nested(62).substr(12));
   EXPECT_EQ(status(), 200);
+  dispatcher.lane->requests.clear();
   std::string members = R"({"metadata":{)";
   for (int i = 0; i <= 4096; ++i) members += "\"k" + std::to_string(i) + "\":1,";
   members.back() = '}';
