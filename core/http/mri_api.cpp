@@ -89,7 +89,7 @@ class MriRoutes {
       } else {
         (*body)["ctx"] = contexts_.add(context);
       }
-      call->reply(std::move(body));
+      return deliver(call, std::move(body));
     };
     const absl::Status queued = enqueue(call, *context, {}, run);
     if (!queued.ok()) contexts_.unreserve(context->tenant);
@@ -113,7 +113,7 @@ class MriRoutes {
     }
     const auto first = step->seqs.front().context;
     return enqueue(call, *first, std::move(ids), [this, call, step = *std::move(step)] {
-      call->reply(run_step(step, limits_, service_.turnstile, call->cancel, &call->body));
+      return deliver(call, run_step(step, limits_, service_.turnstile, call->cancel, &call->body));
     });
   }
 
@@ -124,7 +124,7 @@ class MriRoutes {
     if (!context.ok()) return context.status();
     return enqueue(call, **context, {summary->ctx},
                    [this, call, context = *context, summary = *summary] {
-                     call->reply(run_summary(summary, *context, limits_));
+                     return deliver(call, run_summary(summary, *context, limits_));
                    });
   }
 
@@ -135,7 +135,7 @@ class MriRoutes {
     if (!context.ok()) return context.status();
     const uint64_t id = evict->ctx;
     return enqueue(call, **context, {id}, [call, context = *context, evict = *std::move(evict)] {
-      call->reply(run_evict(evict, *context, call->served));
+      return deliver(call, run_evict(evict, *context, call->served));
     });
   }
 
@@ -150,6 +150,10 @@ class MriRoutes {
   }
 
  private:
+  static std::function<void()> deliver(const Call& call, absl::StatusOr<nlohmann::json> body) {
+    return [call, body = std::move(body)] { call->reply(body); };
+  }
+
   // What the class may have holds here too.
   static absl::Status limit(const Placement& placement, MriInit* init) {
     const uint64_t prompt_max = placement.max_prompt_tokens;
@@ -168,7 +172,7 @@ class MriRoutes {
   }
 
   absl::Status enqueue(const Call& call, const MriContext& context, std::vector<uint64_t> ids,
-                       std::function<void()> run) {
+                       std::function<std::function<void()>()> run) {
     call->responder->on_gone([cancel = call->cancel] { cancel->store(1); });
     return queue_.add({context.tenant, context.priority, std::move(ids), std::move(run)});
   }

@@ -79,7 +79,7 @@ void MriQueue::work() {
       tick_();
       continue;
     }
-    call.run();
+    const std::function<void()> deliver = call.run();
     call.run = nullptr;  // what it holds is let go before others take its place
     {
       const MutexLock lock(&mutex_);
@@ -88,6 +88,7 @@ void MriQueue::work() {
       if (n != n_by_tenant_.end() && --n->second == 0) n_by_tenant_.erase(n);
     }
     changed_.notify_all();
+    deliver();
   }
 }
 

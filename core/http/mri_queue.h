@@ -21,7 +21,9 @@ struct MriCall {
   std::string tenant;
   uint32_t priority = 0;           // larger runs first
   std::vector<uint64_t> contexts;  // none of them is in two calls at a time; in order of arrival
-  std::function<void()> run;
+  // What it returns is called once the call counts no more: to answer, so that a client that has
+  // its answer may send the next call.
+  std::function<std::function<void()>()> run;
 };
 
 // Thread-safe.
