@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "adapters/light/engine_context.h"
+#include "kernels/panel_gemm.h"
 #include "mri/sdk/error.hpp"
 #include "mri/sdk/sizes.hpp"
 
@@ -42,7 +43,7 @@ Engine::Engine(std::shared_ptr<const Model> model, const EngineOptions& options,
       rope_(model_->config, options_.max_tokens) {
   options_.kv = kv_options(*model_, options.kv);
   store_ = std::make_unique<KvStore>(options_.kv, host_, &rope_.rope());
-  forward_ = std::make_unique<Forward>(*model_, rope_, *store_, options_.compute);
+  forward_ = std::make_unique<Forward>(*model_, rope_, *store_, options_.compute, resident());
   if (!options_.warm_up) return;
   // As many blocks of one prefill step as the pool keeps: hot bodies and indexes alike.
   const uint64_t blocks = std::min<uint64_t>(
@@ -50,11 +51,20 @@ Engine::Engine(std::shared_ptr<const Model> model, const EngineOptions& options,
       options_.kv.spare_bytes_max / (store_->hot_block_bytes() + store_->index_block_bytes()));
   store_->pool().warm_up(store_->hot_block_bytes(), blocks);
   store_->pool().warm_up(store_->index_block_bytes(), blocks);
-  forward_->warm_up(1);
-  forward_->warm_up(options_.chunk_tokens);
+  for (const uint32_t rows : {1u, kPanelRowsMax, options_.chunk_tokens}) forward_->warm_up(rows);
 }
 
 Engine::~Engine() = default;
+
+// Null where they are not asked for or would not be faster.
+std::shared_ptr<const ResidentWeights> Engine::resident() const {
+  if (!options_.resident_weights) return nullptr;
+  if (options_.compute == kernels::Compute::kBf16 && kernels::cpu::has_panel_gemm())
+    return share_resident(model_, host_);
+  host_.log(MRI_LOG_WARNING,
+            "resident_weights has no effect: it needs compute bf16 and AVX512-BF16");
+  return nullptr;
+}
 
 void Engine::check_tokens(const int32_t* tokens, uint64_t n) const {
   if (n > 0 && tokens == nullptr)

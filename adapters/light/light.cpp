@@ -38,6 +38,9 @@ constexpr mri_param_desc kParams[] = {
     mri::param_int("prefix_cache_mb", 1024, 0, 1 << 24,
                    "KV memory of texts that are kept for reuse after their requests, MiB, pinned "
                    "ones included; they go first when kv_budget_mb is reached; 0: no other limit"),
+    mri::param_bool("resident_weights", false,
+                    "keep the weights unpacked as well, for a server: steps of 17 to 512 tokens "
+                    "are up to 2.5 times as fast; 2 bytes a parameter, once per process"),
     mri::param_bool("warm_up", true,
                     "touch all buffers at start: the first request is as fast as the second"),
 };
@@ -152,6 +155,7 @@ class Light {
     options.kv.backing_directory = params.get<std::string>("backing_dir");
     options.kv.backing_limit_bytes = params.get<uint64_t>("backing_limit_mb") << 20;
     options.kv.prefix_limit_bytes = params.get<uint64_t>("prefix_cache_mb") << 20;
+    options.resident_weights = params.get<bool>("resident_weights");
     options.warm_up = params.get<bool>("warm_up");
     return options;
   }

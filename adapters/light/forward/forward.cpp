@@ -71,8 +71,8 @@ class Forward::Loan {
 };
 
 Forward::Path Forward::path_of(uint32_t rows) const {
-  if (resident_ != nullptr && rows >= kPanelRowsMin && rows <= kPanelRowsMax) return Path::kPanels;
-  return rows <= kFewRowsMax ? Path::kFew : Path::kMany;
+  if (rows <= kFewRowsMax) return Path::kFew;
+  return resident_ != nullptr && rows <= kPanelRowsMax ? Path::kPanels : Path::kMany;
 }
 
 void Forward::warm_up(uint32_t rows) { Loan(*this, rows); }

@@ -25,8 +25,9 @@ namespace varve::light {
 
 // Rows of one call up to which packed weights are multiplied directly.
 inline constexpr uint32_t kFewRowsMax = 16;
-// Rows of one call for which resident weights are faster: measured, on Zen 5.
-inline constexpr uint32_t kPanelRowsMin = 4, kPanelRowsMax = 512;
+// And more than those up to which resident weights are: with few, twice the bytes cost as much as
+// the unpacking saves; with many, unpacking costs nothing beside the products.
+inline constexpr uint32_t kPanelRowsMax = 512;
 
 // Workspaces of either size that are kept for the next calls.
 inline constexpr size_t kSpareWorkspacesMax = 4;

@@ -179,10 +179,10 @@ void Forward::head(std::span<const ForwardSeq> seqs, Workspace& work) const {
 void Forward::head_rows(std::span<const uint32_t> rows, std::span<float* const> outs,
                         Workspace& work) const {
   const size_t m = rows.size(), embd = config_.n_embd;
-  const bool panels = resident_ != nullptr && m >= kPanelRowsMin;
-  const bool few = m <= kFewRowsMax && !panels;
+  const bool few = m <= kFewRowsMax, panels = !few && resident_ != nullptr;
   std::vector<float> norm(m * embd);
-  std::vector<uint16_t> norm_bf16(few || products_ == kernels::Compute::kF32 ? 0 : m * embd);
+  std::vector<uint16_t> norm_bf16(
+      panels || (!few && products_ == kernels::Compute::kBf16) ? m * embd : 0);
   for (size_t r = 0; r < m; ++r) {
     kernels::cpu::rms_norm(work.x.data() + size_t{rows[r]} * embd, model_.output_norm.data(),
                            config_.norm_eps, norm.data() + r * embd, embd);

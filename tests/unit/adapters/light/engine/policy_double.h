@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -57,6 +58,7 @@ struct PolicyDouble {
   static mri_status encode_call(void* self, const mri_quant_encode_req* req, mri_error*) {
     kernels::cpu::encode(kernels::KvFormat::kInt8, req->k, req->v, req->head_dim, req->index,
                          req->body);
+    const std::lock_guard lock(of(self).mutex_);
     of(self).previous_bodies.push_back(req->previous_body);
     return of(self).encode_status;
   }
@@ -68,6 +70,7 @@ struct PolicyDouble {
   static uint32_t pairs_max_call(void* self, uint32_t) { return of(self).pairs_max; }
   static mri_status make_call(void* self, const mri_summary_make_req* req,
                               mri_summary_make_rsp* rsp, mri_error*) {
+    const std::lock_guard lock(of(self).mutex_);
     ++of(self).n_made;
     if (of(self).make) of(self).make(*req, *rsp);
     return MRI_OK;
@@ -85,6 +88,7 @@ struct PolicyDouble {
     return std::strcmp(id, MRI_SUMMARY) == 0 ? &kSummary : nullptr;
   }
   static void write_log(const mri_host* host, uint32_t, const char* text, uint64_t n_bytes) {
+    const std::lock_guard lock(of(host->self).mutex_);
     of(host->self).log.emplace_back(text, n_bytes);
   }
   static const void* interface(const mri_host*, const char* id) {
@@ -95,6 +99,7 @@ struct PolicyDouble {
   }
 
   mri_host host_;
+  std::mutex mutex_;  // contexts of many threads may ask
 };
 
 }  // namespace varve::light
