@@ -147,12 +147,10 @@ class Fake {
       mri_step_seq& seq = req.seqs[i];
       seq.status = mri::guard(nullptr, [&] { step_one(seq, rsp); });
     }
-    uint64_t n_tokens = 0;
-    for (uint64_t i = 0; i < req.n_seqs; ++i) n_tokens += req.seqs[i].n_tokens;
-    std::this_thread::sleep_for(std::chrono::microseconds(n_tokens * token_us_));
+    std::this_thread::sleep_for(std::chrono::microseconds(rsp.n_tokens * token_us_));
     const std::lock_guard lock(mutex_);
     record("forward_step sequences=" + std::to_string(req.n_seqs) +
-           " tokens=" + std::to_string(n_tokens));
+           " tokens=" + std::to_string(rsp.n_tokens));
   }
 
   mri_status get_kv_summary(uint64_t ctx, const mri_summary_req& req, mri_summary_rsp& rsp) {
@@ -200,7 +198,7 @@ class Fake {
 
   void reuse(const mri_reuse_req& req, mri_reuse_rsp& rsp) {
     const std::lock_guard lock(mutex_);
-    std::list<Kept>::iterator best = kept_.end();
+    auto best = kept_.end();
     for (auto it = kept_.begin(); it != kept_.end(); ++it) {
       uint64_t n = 0;
       while (n < std::min<uint64_t>(req.n_keys, it->keys.size()) &&
@@ -214,8 +212,7 @@ class Fake {
     auto context = std::make_shared<Context>();
     context->n_max =
         std::min(req.max_tokens == 0 ? trained_tokens_ : req.max_tokens, trained_tokens_);
-    const auto end = best->tokens.begin() + static_cast<std::ptrdiff_t>(rsp.n_tokens);
-    context->tokens.assign(best->tokens.begin(), end);
+    context->tokens.assign(best->tokens.data(), best->tokens.data() + rsp.n_tokens);
     context->evicted.resize(rsp.n_tokens);
     if (best->n_prompt > 0 && best->n_prompt <= rsp.n_tokens)
       context->prepare_answer(best->n_prompt);
@@ -235,8 +232,7 @@ class Fake {
               {},
               0,
               (flags & MRI_KEEP_PINNED) != 0};
-    kept.tokens.assign(context->tokens.begin(),
-                       context->tokens.begin() + static_cast<std::ptrdiff_t>(n * MRI_BLOCK_TOKENS));
+    kept.tokens.assign(context->tokens.data(), context->tokens.data() + n * MRI_BLOCK_TOKENS);
     if (context->n_prompt <= kept.tokens.size()) kept.n_prompt = context->n_prompt;
     const std::lock_guard total_lock(mutex_);
     kept.is_pinned = drop(keys[n - 1]) || kept.is_pinned;
@@ -371,11 +367,9 @@ class Fake {
       write_logits(*context, seq.logits + (seq.all_logits != 0 ? t * kVocabulary : 0));
     }
     rsp.n_tokens += seq.n_tokens;
-    {
-      const std::lock_guard lock_total(mutex_);
-      recount(*context);
-    }
     const mri_kv_usage one = usage(*context);
+    const std::lock_guard lock_total(mutex_);
+    recount(*context);
     rsp.usage.hot_bytes += one.hot_bytes;
     rsp.usage.warm_bytes += one.warm_bytes;
     rsp.usage.bf16_bytes += one.bf16_bytes;
@@ -463,11 +457,9 @@ class Fake {
   }
 
   bool drop_oldest() {
-    const auto it =
-        std::find_if(kept_.begin(), kept_.end(), [](const Kept& kept) { return !kept.is_pinned; });
+    const auto it = std::find_if(kept_.begin(), kept_.end(), [](auto& k) { return !k.is_pinned; });
     if (it == kept_.end()) return false;
-    used_bytes_ -= it->bytes();
-    kept_.erase(it);
+    drop(mri_prefix_key(it->keys.back()));
     return true;
   }
 
