@@ -130,7 +130,7 @@ absl::StatusOr<Prepared> prepare(const Service& service, const ServerConfig& con
 
 void create(const Service& service, const Request& request,
             const std::shared_ptr<Responder>& responder) {
-  const ServerConfig config = service.dispatcher->config().server;
+  const ServerConfig config = service.dispatcher->server_config();
   absl::Status status = service.contexts->reserve(request.who.tenant, config.contexts_max);
   if (!status.ok()) return responder->send(answer(status));
   absl::StatusOr<Prepared> prepared = prepare(service, config, request);

@@ -95,7 +95,7 @@ void add_health_routes(Service& service, std::vector<Route>& routes) {
     add(pattern, Scope::kPublic, [s, watch] { return ready(*s, *watch); });
   add("/health", Scope::kPublic, [s, watch] { return health(*s, *watch); });
   add("/version", Scope::kPublic, [s] { return version(*s); });
-  const bool has_keys = !service.dispatcher->config().server.keys_path.empty();
+  const bool has_keys = !service.dispatcher->server_config().keys_path.empty();
   add("/metrics", has_keys ? Scope::kInference : Scope::kPublic, [s] { return metrics(*s); });
 }
 

@@ -43,7 +43,7 @@ void log_warnings(const Service& service, const ServerConfig& config, const Requ
 }
 
 absl::StatusOr<RunParts> prepare(const Service& service, const Request& request, bool is_chat) {
-  const ServerConfig config = service.dispatcher->config().server;
+  const ServerConfig config = service.dispatcher->server_config();
   absl::StatusOr<GenerateCall> call = is_chat
                                           ? parse_chat(request.body, parse_options(config))
                                           : parse_completion(request.body, parse_options(config));

@@ -14,7 +14,7 @@ namespace {
 using nlohmann::json;
 
 ParseOptions parse_options(const Service& service) {
-  const ServerConfig config = service.dispatcher->config().server;
+  const ServerConfig config = service.dispatcher->server_config();
   return {config.choices_max, config.unknown_fields};
 }
 
