@@ -76,13 +76,13 @@ std::vector<uint32_t> GrammarAutomaton::start_nodes(uint32_t rule) {
 }
 
 // Opens rules until every stack begins with characters.
-std::vector<uint32_t> GrammarAutomaton::closure(std::vector<uint32_t> todo) {
+std::vector<uint32_t> GrammarAutomaton::closure(std::vector<uint32_t> pending) {
   std::vector<uint32_t> heads;
   const uint32_t mark = ++n_closures_;
   size_t n_met = 0;
-  while (!todo.empty()) {
-    const uint32_t number = todo.back();
-    todo.pop_back();
+  while (!pending.empty()) {
+    const uint32_t number = pending.back();
+    pending.pop_back();
     if (seen_[number] == mark) continue;
     seen_[number] = mark;
     work(1);
@@ -94,7 +94,7 @@ std::vector<uint32_t> GrammarAutomaton::closure(std::vector<uint32_t> todo) {
       continue;
     }
     const uint32_t then = push(node.position + 1, node.parent);
-    for (const uint32_t start : grammar_.rules[element.index]) todo.push_back(push(start, then));
+    for (const uint32_t start : grammar_.rules[element.index]) pending.push_back(push(start, then));
     work(grammar_.rules[element.index].size());
   }
   std::sort(heads.begin(), heads.end());
@@ -115,16 +115,16 @@ int32_t GrammarAutomaton::state_of(std::vector<uint32_t> heads) {
 }
 
 int32_t GrammarAutomaton::next(int32_t state, uint32_t code_point) {
-  std::vector<uint32_t> todo;
+  std::vector<uint32_t> pending;
   const std::vector<uint32_t>& heads = states_[static_cast<size_t>(state)].heads;
   for (const uint32_t head : heads) {
     if (head == 0) continue;
     const Node node = nodes_[head];
     const CharClass& chars = grammar_.classes[grammar_.elements[node.position].index];
     work(1 + chars.ranges.size());
-    if (chars.has(code_point)) todo.push_back(push(node.position + 1, node.parent));
+    if (chars.has(code_point)) pending.push_back(push(node.position + 1, node.parent));
   }
-  return state_of(closure(std::move(todo)));
+  return state_of(closure(std::move(pending)));
 }
 
 int32_t GrammarAutomaton::step(int32_t state, uint32_t code_point) {

@@ -95,7 +95,7 @@ class GrammarAutomaton {
 
   void check_rules();
   uint32_t push(uint32_t position, uint32_t parent);
-  std::vector<uint32_t> closure(std::vector<uint32_t> todo);
+  std::vector<uint32_t> closure(std::vector<uint32_t> pending);
   int32_t state_of(std::vector<uint32_t> heads);
   std::vector<uint32_t> start_nodes(uint32_t rule);
   int32_t step(int32_t state, uint32_t code_point);

@@ -116,7 +116,7 @@ class Age {
   }
 
   uint64_t headroom(const mri_tier_req& req) const {
-    if (req.budget_bytes == UINT64_MAX) return 0;  // no budget: what is wanted is all there is to do
+    if (req.budget_bytes == UINT64_MAX) return 0;  // no budget: do what is wanted
     return static_cast<uint64_t>(static_cast<double>(req.budget_bytes) * headroom_);
   }
   static float number(float x) { return std::isnan(x) ? 0.f : x; }

@@ -29,7 +29,8 @@ TEST_F(ChatTest, EveryRoleAndFormOfContent) {
   post(kPath, R"({"messages":[{"role":"developer","content":"D","name":"n"},
     {"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},
     {"role":"assistant","content":null,"tool_calls":[{"id":"1"}]},
-    {"role":"tool","tool_call_id":"1","content":"T"},{"role":"function","name":"f","content":"F"}]})");
+    {"role":"tool","tool_call_id":"1","content":"T"},
+    {"role":"function","name":"f","content":"F"}]})");
   EXPECT_EQ(status(), 200);
   EXPECT_EQ(rendered(),
             "<|start|>system\nD<|end|>\n<|start|>user\nab<|end|>\n<|start|>assistant\n<|end|>\n"
@@ -46,7 +47,8 @@ TEST_F(ChatTest, TakesEveryFieldOfOpenais) {
   const json body =
       post(kPath, R"({"messages":[{"content":"string","role":"developer","name":"name"}],
     "model":"gpt-5.4","audio":{"format":"wav","voice":"string"},"frequency_penalty":-2,
-    "function_call":"none","functions":[{"name":"name","description":"d","parameters":{"foo":"bar"}}],
+    "function_call":"none","functions":[{"name":"name","description":"d",
+    "parameters":{"foo":"bar"}}],
     "logit_bias":{"foo":0},"logprobs":true,"max_completion_tokens":0,"max_tokens":0,
     "metadata":{"foo":"string"},"modalities":["text"],"moderation":{"model":"m"},"n":1,
     "parallel_tool_calls":true,"prediction":{"content":"string","type":"content"},
@@ -136,7 +138,9 @@ TEST_F(ChatTest, FormatsBecomeGrammars) {
   for (const char* field :
        {R"("response_format":{"type":"json_object"}})",
         R"("response_format":{"type":"json_schema","json_schema":{"name":"n",
-                               "strict":true,"schema":{"type":"object","properties":{"a":{"type":"integer"}},"required":["a"]}}}})",
+                               "strict":true,"schema":{"type":"object",
+                               "properties":{"a":{"type":"integer"}},
+                               "required":["a"]}}}})",
         R"("json_schema":{"type":"integer"}})", R"("guided_json":{"type":"integer"}})",
         R"("guided_json":"{\"type\":\"integer\"}"})"}) {
     post(kPath, start + field);
@@ -155,7 +159,8 @@ TEST_F(ChatTest, ConversationsAreTheClientsOrHowTheyBegin) {
   const std::string one = conversation_of(
       R"({"messages":[{"role":"system","content":"S"},{"role":"user","content":"a"}]})");
   EXPECT_EQ(one, conversation_of(R"({"messages":[{"role":"system","content":"S"},
-    {"role":"user","content":"a"},{"role":"assistant","content":"b"},{"role":"user","content":"c"}]})"));
+    {"role":"user","content":"a"},{"role":"assistant","content":"b"},
+    {"role":"user","content":"c"}]})"));
   EXPECT_NE(one,
             conversation_of(
                 R"({"messages":[{"role":"system","content":"S"},{"role":"user","content":"b"}]})"));
