@@ -21,7 +21,7 @@ PROFILE = """
 [runtime]
 plugin = "light"
 prefill_chunk_tokens = 512
-resident_weights = "on"
+resident_weights = true
 prefix_cache_mb = 1024
 [server]
 port = {port}
