@@ -8,6 +8,7 @@ namespace varve {
 // A plugin's library file; its symbol table is read before anything of it runs.
 inline constexpr uint64_t kPluginFileBytesMax = uint64_t{1} << 30;
 inline constexpr uint64_t kPluginSymbolsMax = 1 << 20;
+inline constexpr uint64_t kPluginDynamicMax = 1 << 12;  // dynamic entries; needed versions
 
 // Texts and parameters in a plugin's entry.
 inline constexpr uint64_t kPluginTextBytesMax = 256;
@@ -22,6 +23,24 @@ inline constexpr uint64_t kBufferAlignMax = 4096;
 
 // How long drain() of a plugin may take.
 inline constexpr uint64_t kDrainNsMax = 10'000'000'000;
+
+// A plugin in a process of its own (isolation = "worker"). One slot serves one call at a time; a
+// payload takes memory only where a call has touched it. Enough for the policy's view of a context of
+// two million tokens.
+inline constexpr uint32_t kWorkerSlots = 8;
+inline constexpr uint64_t kWorkerPayloadBytes = uint64_t{8} << 20;
+inline constexpr uint64_t kWorkerStructBytesMax = 64 << 10;
+// Either side looks for the other's answer this long before it sleeps.
+inline constexpr uint64_t kWorkerSpinUs = 20;
+// Loading, opening, activating and closing the plugin, each.
+inline constexpr uint64_t kWorkerStartMs = 30'000;
+inline constexpr uint64_t kWorkerCloseMs = 2'000;
+// So many failures within the window put the plugin into quarantine; before that it is started again
+// after a pause that doubles with each failure in the window.
+inline constexpr uint32_t kWorkerFailuresMax = 5;
+inline constexpr uint64_t kWorkerWindowMs = 60'000;
+inline constexpr uint64_t kWorkerBackoffMs = 10;
+inline constexpr uint64_t kWorkerBackoffMsMax = 5'000;
 
 inline constexpr uint32_t kThreadsMax = 1024;
 // A worker without work looks for some this long before it sleeps: longer than the gaps between the
