@@ -1,4 +1,6 @@
-// varve plugin: what can be loaded, and what it can be told.
+// varve plugin: what can be loaded, and what it can be told; checking and making plugins.
+#include "tools/varve/cmd_plugin.h"
+
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -96,17 +98,30 @@ int info(const CommandLine& line, const std::vector<std::string>& directories,
 }  // namespace
 
 int cmd_plugin(const Arguments& arguments) {
-  CommandLine line("varve plugin list | varve plugin info <kind>/<name>",
-                   "Lists the plugins of the folders in [plugins] directories (default: "
-                   "../lib/varve beside the program),\n"
-                   "or tells the versions, the build and every parameter of one. Nothing of a "
-                   "plugin is started.");
-  line.positional("list, or info and a plugin", 2);
+  CommandLine line(
+      "varve plugin list | info <kind>/<name> | check <file>... | new <kind> <name>",
+      "list   the plugins of the folders in [plugins] directories (default: ../lib/varve beside "
+      "the program)\n"
+      "info   the versions, the build and every parameter of one; nothing of it is started\n"
+      "check  what a host would dislike in a file, without loading it: each finding with its rule "
+      "(mri/README.md)\n"
+      "       and what mends it. Exit code 1 when there is an error\n"
+      "new    a folder to start a plugin from, with code that works and a test. Kinds: runtime, "
+      "kv_tier,\n"
+      "       quantizer, attention, summary, batching");
+  line.add()("directory", boost::program_options::value<std::string>()->value_name("FOLDER"),
+             "new: the folder to make (default: <kind>-<name>)")("strict",
+                                                                 "check: warnings are errors");
+  line.positional("list, info, check or new", 1000);
   if (const std::optional<int> done = line.parse(arguments)) return *done;
   const std::vector<std::string> words = line.list("positional");
+  if (!words.empty() && words[0] == "new") return plugin_new(line, words);
+  if (!words.empty() && words[0] == "check") return plugin_check(line, words);
   const bool is_list = words.size() == 1 && words[0] == "list";
   const bool is_info = words.size() == 2 && words[0] == "info";
-  if (!is_list && !is_info) return line.usage_error("expected 'list', or 'info' and a plugin");
+  if (!is_list && !is_info) {
+    return line.usage_error("expected 'list', 'info' and a plugin, 'check' and files, or 'new'");
+  }
   const absl::StatusOr<Profile> profile = line.profile();
   if (!profile.ok()) return report(profile.status(), kExitUsage);
   const absl::StatusOr<std::vector<std::string>> directories = plugin_directories(*profile);

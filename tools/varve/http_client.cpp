@@ -75,6 +75,7 @@ class Exchange {
     if (!request_.key.empty())
       message.set(http::field::authorization, absl::StrCat("Bearer ", request_.key));
     if (!request_.body.empty()) message.set(http::field::content_type, "application/json");
+    for (const auto& [name, value] : request_.headers) message.insert(name, value);
     message.body() = request_.body;
     message.prepare_payload();
     step([&] { http::async_write(stream_, message, [&](auto error, size_t) { error_ = error; }); });
@@ -86,7 +87,10 @@ class Exchange {
       http::async_read(stream_, buffer, answer, [&](auto error, size_t) { error_ = error; });
     });
     if (error_) return failed("read from");
-    return HttpAnswer{static_cast<int>(answer.get().result_int()), std::move(answer.get().body())};
+    HttpAnswer got{static_cast<int>(answer.get().result_int()), std::move(answer.get().body()), {}};
+    for (const auto& field : answer.get())
+      got.headers.emplace_back(field.name_string(), field.value());
+    return got;
   }
 
  private:

@@ -1,0 +1,134 @@
+// varve plugin check: what a host would dislike in a plugin's file, before it is loaded.
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "core/base/limits.h"
+#include "tools/varve/cmd_plugin.h"
+#include "tools/varve/plugin_check.h"
+
+namespace varve::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+absl::StatusOr<std::string> read_file(const std::string& path) {
+  std::error_code error;
+  const bool is_file = fs::is_regular_file(path, error);
+  const uint64_t size = is_file ? fs::file_size(path, error) : 0;
+  if (!is_file || error || size > kPluginFileBytesMax) {
+    return absl::NotFoundError(absl::StrCat(path, ": found ",
+                                            error     ? error.message()
+                                            : is_file ? "too large a file"
+                                                      : "no regular file",
+                                            "; expected a plugin's .so of at most ",
+                                            kPluginFileBytesMax, " bytes"));
+  }
+  std::string bytes(size, '\0');
+  std::ifstream file(path, std::ios::binary);
+  if (file.read(bytes.data(), static_cast<std::streamsize>(size))) return bytes;
+  return absl::NotFoundError(absl::StrCat(path, ": found an unreadable file"));
+}
+
+// The libraries of this process, which are what a plugin would get.
+class SystemLibraries {
+ public:
+  bool lacks(const std::string& library, const std::string& version) {
+    auto it = bytes_.find(library);
+    if (it == bytes_.end()) {
+      const absl::StatusOr<std::string> bytes = read_file(path_of(library));
+      it = bytes_.emplace(library, bytes.ok() ? *bytes : "").first;
+    }
+    // Each version that a library has is a text in it.
+    return !it->second.empty() &&
+           it->second.find(absl::StrCat(version, std::string(1, '\0'))) == std::string::npos;
+  }
+
+ private:
+  // Empty when the process has no such library.
+  static std::string path_of(const std::string& library) {
+    std::ifstream maps("/proc/self/maps");
+    for (std::string line; std::getline(maps, line);) {
+      const size_t path = line.find('/');
+      if (path != std::string::npos && fs::path(line.substr(path)).filename() == library) {
+        return line.substr(path);
+      }
+    }
+    return "";
+  }
+
+  std::map<std::string, std::string> bytes_;
+};
+
+nlohmann::ordered_json check_json(const std::string& path, const PluginCheck& check) {
+  nlohmann::ordered_json findings = nlohmann::ordered_json::array();
+  for (const Finding& finding : check.findings) {
+    findings.push_back({{"rule", finding.rule},
+                        {"severity", severity_text(finding.severity)},
+                        {"found", finding.found},
+                        {"fix", finding.fix}});
+  }
+  return {{"file", path},
+          {"kind", check.kind},
+          {"id", check.id},
+          {"version", check.version},
+          {"build", check.build},
+          {"build_id", check.build_id},
+          {"needs", check.needs},
+          {"errors", check.count(Severity::kError)},
+          {"warnings", check.count(Severity::kWarning)},
+          {"findings", std::move(findings)}};
+}
+
+void print_check(const std::string& path, const PluginCheck& check) {
+  std::cout << path << "\n";
+  if (!check.id.empty()) {
+    std::cout << absl::StrFormat("  %s %s %s, %s\n", check.kind, check.id, check.version,
+                                 check.build);
+  }
+  if (!check.build_id.empty()) std::cout << "  build id " << check.build_id << "\n";
+  if (!check.needs.empty()) {
+    std::cout << "  needs " << absl::StrJoin(check.needs, ", ") << " or newer\n";
+  }
+  for (const Finding& finding : check.findings) {
+    std::cout << absl::StrFormat("  %s %s: %s\n           fix: %s\n", finding.rule,
+                                 severity_text(finding.severity), finding.found, finding.fix);
+  }
+  std::cout << absl::StrFormat("  %d errors, %d warnings\n", check.count(Severity::kError),
+                               check.count(Severity::kWarning));
+}
+
+}  // namespace
+
+int plugin_check(const CommandLine& line, const std::vector<std::string>& words) {
+  if (words.size() < 2) return line.usage_error("expected 'check' and a plugin's file");
+  SystemLibraries system;
+  const SystemLacks lacks = [&](const std::string& library, const std::string& version) {
+    return system.lacks(library, version);
+  };
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  bool is_bad = false;
+  for (size_t i = 1; i < words.size(); ++i) {
+    const absl::StatusOr<std::string> bytes = read_file(words[i]);
+    if (!bytes.ok()) return report(bytes.status(), kExitUsage);
+    const PluginCheck check = check_plugin(words[i], *bytes, lacks);
+    is_bad = is_bad || check.count(Severity::kError) > 0 ||
+             (line.has("strict") && check.count(Severity::kWarning) > 0);
+    if (line.json()) {
+      json.push_back(check_json(words[i], check));
+    } else {
+      print_check(words[i], check);
+    }
+  }
+  if (line.json()) {
+    std::cout << json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) << "\n";
+  }
+  return is_bad ? kExitFailure : kExitOk;
+}
+
+}  // namespace varve::cli
