@@ -64,7 +64,9 @@ async def short_chat(args, texts):
         await throughput(target, texts, 4, 200, 16, 3)
         for clients in (10, 50):
             say(f'short_chat: {clients} clients')
-            out[f'clients_{clients}'] = await throughput(target, texts, clients, 200, 64, args.seconds)
+            out[f'clients_{clients}'] = await throughput(
+                target, texts, clients, 200, 64, args.seconds
+            )
         say('short_chat: open loop')
         records = await open_loop(target, CHAT, texts.chats(200, 32), 4, args.seconds)
         out['open_loop_4_per_s'] = summary(records, args.seconds)
@@ -87,7 +89,10 @@ async def clients_2k(args, texts):
         rounds.append(one)
     out = {'rounds': rounds}
     if args.peer:
-        ratios = [r['varve']['output_tokens_per_s'] / r['llama_cpp']['output_tokens_per_s'] for r in rounds]
+        ratios = [
+            r['varve']['output_tokens_per_s'] / r['llama_cpp']['output_tokens_per_s']
+            for r in rounds
+        ]
         out['throughput_over_llama_cpp'] = quantile(ratios, 0.5)
     return out
 
@@ -110,7 +115,10 @@ async def long_document(args, texts):
                     if not record.ok:
                         raise RuntimeError(f'{name}: {record.error or record.status}')
                     times.append(record.ttft)
-                say(f'  first {firsts[-1]:.2f} s, again {agains[-1]:.3f} s, cached {record.cached_tokens}')
+                say(
+                    f'  first {firsts[-1]:.2f} s, again {agains[-1]:.3f} s, '
+                    f'cached {record.cached_tokens}'
+                )
             out[name] = {
                 'prompt_tokens': record.prompt_tokens,
                 'first_ttft_ms': 1e3 * quantile(firsts, 0.5),
@@ -196,9 +204,12 @@ SCENARIOS = {f.__name__: f for f in (short_chat, clients_2k, long_document, stal
 
 def main():
     parser = argparse.ArgumentParser(prog='bench/serve', description=__doc__)
-    parser.add_argument('scenarios', nargs='*', metavar='SCENARIO', help=f'of {", ".join(SCENARIOS)}; default all')
+    scenarios = f'of {", ".join(SCENARIOS)}; default all'
+    parser.add_argument('scenarios', nargs='*', metavar='SCENARIO', help=scenarios)
     parser.add_argument('--varve', default='build/release/bin/varve', help='the program')
-    parser.add_argument('--model', default=os.environ.get('VARVE_MODEL'), help='GGUF file, for both servers')
+    parser.add_argument(
+        '--model', default=os.environ.get('VARVE_MODEL'), help='GGUF file, for both servers'
+    )
     parser.add_argument('--document', default=os.environ.get('VARVE_DOCUMENT'), help='a long text')
     parser.add_argument('--peer', default='', help="llama.cpp's llama-server; none: varve alone")
     parser.add_argument('--set', action='append', metavar='TABLE.KEY=VALUE', help='for varve')
@@ -209,7 +220,8 @@ def main():
     args = parser.parse_args()
     unknown = [s for s in args.scenarios if s not in SCENARIOS]
     if unknown or not args.model or not args.document:
-        parser.error(f'unknown scenarios {unknown}' if unknown else 'set VARVE_MODEL and VARVE_DOCUMENT')
+        wanted = 'set VARVE_MODEL and VARVE_DOCUMENT'
+        parser.error(f'unknown scenarios {unknown}' if unknown else wanted)
     texts, results = Texts(args.document), {}
     for name in args.scenarios or SCENARIOS:
         results[name] = asyncio.run(SCENARIOS[name](args, texts))

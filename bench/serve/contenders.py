@@ -48,7 +48,7 @@ def wait_ready(url, process):
     end = time.monotonic() + READY_S
     while time.monotonic() < end:
         if process.poll() is not None:
-            raise RuntimeError(f'{process.args[0]} ended with {process.returncode} before it answered')
+            raise RuntimeError(f'{process.args[0]} ended early with {process.returncode}')
         try:
             with urllib.request.urlopen(url + '/health', timeout=2) as answer:
                 if answer.status == 200:
@@ -85,7 +85,8 @@ def varve(args, concurrency=16):
         with open(keys, 'w') as out:
             for name, key in KEYS.items():
                 digest = hashlib.sha256(key.encode()).hexdigest()
-                out.write(f'[key.{name}]\nsha256 = "{digest}"\ntenant = "{name}"\nclass = "{name}"\n')
+                out.write(f'[key.{name}]\nsha256 = "{digest}"\n')
+                out.write(f'tenant = "{name}"\nclass = "{name}"\n')
         with open(profile, 'w') as out:
             out.write(PROFILE.format(port=port, keys=keys, concurrency=concurrency))
         os.chmod(keys, 0o600)

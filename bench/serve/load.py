@@ -10,7 +10,7 @@ import urllib.parse
 
 @dataclasses.dataclass
 class Record:
-    """One request as its client saw it. Times in seconds; gaps between tokens from the second on."""
+    """One request as its client saw it. Times in s; gaps between tokens from the second on."""
 
     begun: float = 0.0  # time.monotonic()
     status: int = 0
@@ -107,7 +107,13 @@ async def stream(target, path, body, timeout_s=600):
                     last = note_event(record, data, last)
     except asyncio.CancelledError:
         record.error = 'cancelled by the client'
-    except (OSError, ValueError, IndexError, asyncio.TimeoutError, asyncio.IncompleteReadError) as e:
+    except (
+        OSError,
+        ValueError,
+        IndexError,
+        asyncio.TimeoutError,
+        asyncio.IncompleteReadError,
+    ) as e:
         record.error = record.error or f'{type(e).__name__}: {e}'
     finally:
         if writer is not None:
