@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Benchmark clients against the server: llama-benchy itself, and the requests that guidellm, vLLM's
-`bench serve` and aiperf send (they bring gigabytes of other software, so their shapes are replayed).
+`bench serve` and aiperf send (they bring gigabytes of other software: their shapes are replayed).
 
 Usage: benchmarks_test.py PROGRAM
 """
@@ -87,7 +87,8 @@ class BenchmarksTest(unittest.TestCase):
             'model': 'any', 'prompt': list(range(10, 40)), 'repetition_penalty': 1.0,
             'temperature': 0.0, 'max_tokens': 10, 'logprobs': None, 'stream': True,
             'stream_options': {'include_usage': True}, 'ignore_eos': True})
-        self.assertEqual((content, usage['completion_tokens'], usage['prompt_tokens']), (10, 10, 30))
+        self.assertEqual((content, usage['completion_tokens']), (10, 10))
+        self.assertEqual(usage['prompt_tokens'], 30)
         content, usage = self.tokens_of('/v1/chat/completions', {
             'model': 'any', 'temperature': 0.0, 'max_completion_tokens': 10, 'stream': True,
             'messages': [{'role': 'user', 'content': [{'type': 'text', 'text': 'one two'}]}],
@@ -97,7 +98,8 @@ class BenchmarksTest(unittest.TestCase):
     def test_aiperf(self):
         status, headers, answer = self.server.request('POST', '/v1/chat/completions', {
             'model': 'any', 'messages': [{'role': 'user', 'content': 'hi', 'name': 'me'}],
-            'max_completion_tokens': 5, 'ignore_eos': True, 'stream': False}, headers={'X-Request-ID': 'abc-1'})
+            'max_completion_tokens': 5, 'ignore_eos': True, 'stream': False},
+            headers={'X-Request-ID': 'abc-1'})
         self.assertEqual((status, headers['X-Request-Id']), (200, 'abc-1'))
         self.assertEqual(answer['usage']['completion_tokens'], 5)
 

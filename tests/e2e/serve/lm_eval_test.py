@@ -63,7 +63,8 @@ class LmEvalTest(unittest.TestCase):
         data = os.path.join(cls.folder.name, 'questions.json')
         with open(data, 'w', encoding='utf-8') as out:
             for question, choices, answer in QUESTIONS:
-                out.write(json.dumps({'question': question, 'choices': choices, 'answer': answer}) + '\n')
+                row = {'question': question, 'choices': choices, 'answer': answer}
+                out.write(json.dumps(row) + '\n')
         for name, task in (('choice', CHOICE_TASK), ('generate', GENERATE_TASK)):
             with open(os.path.join(cls.folder.name, name + '.yaml'), 'w', encoding='utf-8') as out:
                 out.write(task.format(data=data))
