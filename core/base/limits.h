@@ -25,7 +25,7 @@ inline constexpr uint64_t kBufferAlignMax = 4096;
 inline constexpr uint64_t kDrainNsMax = 10'000'000'000;
 
 // A plugin in a process of its own (isolation = "worker"). One slot serves one call at a time; a
-// payload takes memory only where a call has touched it. Enough for the policy's view of a context of
+// payload takes memory only where a call has touched it. Enough for the policy's view of a text of
 // two million tokens.
 inline constexpr uint32_t kWorkerSlots = 8;
 inline constexpr uint64_t kWorkerPayloadBytes = uint64_t{8} << 20;
@@ -35,7 +35,7 @@ inline constexpr uint64_t kWorkerSpinUs = 20;
 // Loading, opening, activating and closing the plugin, each.
 inline constexpr uint64_t kWorkerStartMs = 30'000;
 inline constexpr uint64_t kWorkerCloseMs = 2'000;
-// So many failures within the window put the plugin into quarantine; before that it is started again
+// So many failures within the window put the plugin into quarantine; until then it starts again
 // after a pause that doubles with each failure in the window.
 inline constexpr uint32_t kWorkerFailuresMax = 5;
 inline constexpr uint64_t kWorkerWindowMs = 60'000;
