@@ -27,6 +27,14 @@ LIGHT = {
     'runtime': {'plugin': 'light', 'warm_up': False, 'prefix_cache_mb': 256},
     'kv_tier': {'plugin': 'age', 'hot_tokens': 256},
 }
+# Every token as it was computed, in f32: the same text gives the same logits however it is read.
+EXACT = {
+    'runtime': {'plugin': 'light', 'warm_up': False, 'prefix_cache_mb': 256, 'compute': 'f32'},
+    'kv_tier': {'plugin': 'full'},
+    'quantizer': {'plugin': 'bf16', 'format': 'f32'},
+    'attention': {'plugin': 'dense'},
+    'summary': {'plugin': 'none'},
+}
 KEYS = {
     'vip': {'key': 'sk-vip', 'class': 'vip', 'tiers': ['flex:standard']},
     'team-a': {'key': 'sk-a', 'class': 'standard', 'tiers': ['priority:vip']},
@@ -66,16 +74,20 @@ def merged(*layers):
 
 
 class Server:
-    """Started by the constructor; stop() returns the exit code."""
+    """Started by the constructor; stop() returns the exit code. `profiles`: name of a file beside
+    the profile -> its tables."""
 
-    def __init__(self, program, tables, keys=None, model='', prefix=()):
+    def __init__(self, program, tables, keys=None, model='', prefix=(), profiles=None):
         self._folder = tempfile.TemporaryDirectory()
         self.folder = self._folder.name
         server = {'port': 0, 'log_format': 'json', 'shutdown_timeout_s': 10}
         if keys is not None:
             server['keys_path'] = self.write('keys.toml', keys_toml(keys))
             os.chmod(server['keys_path'], 0o600)
-        self.profile = self.write('profile.toml', to_toml(merged({'server': server}, tables)))
+        for name, profile in (profiles or {}).items():
+            self.write(name, to_toml(profile))
+        self.server_table = server
+        self.profile = self.write_profile(tables)
         self.log_path = os.path.join(self.folder, 'log')
         environment = {k: v for k, v in os.environ.items() if not k.startswith('VARVE_')}
         if model:
@@ -93,6 +105,9 @@ class Server:
         with open(path, 'w', encoding='utf-8') as out:
             out.write(text)
         return path
+
+    def write_profile(self, tables):
+        return self.write('profile.toml', to_toml(merged({'server': self.server_table}, tables)))
 
     def log(self):
         with open(self.log_path, encoding='utf-8', errors='replace') as log:
