@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 #include <new>
+#include <span>
 
 #include "kernels/attend.h"
 #include "kernels/cpu/attend_tile_steps.h"
@@ -111,10 +112,46 @@ void load_page(const Steps& steps, Work& w, const KvPage& page, size_t slot) {
   steps.unpack(w, page, slot);
 }
 
+// Pages to come, fetched little by little while rows are computed: all at once would wait for
+// memory instead.
+class Ahead {
+ public:
+  Ahead(std::span<const KvPage> pages, size_t head_dim, size_t n_shares) : pages_(pages) {
+    if (pages.empty()) return;
+    const size_t bytes = body_bytes(pages[0].format, head_dim) + kLine;
+    share_bytes_ = (pages.size() * bytes + n_shares - 1) / n_shares;
+    head_dim_ = head_dim;
+  }
+
+  void fetch_share() {
+    for (size_t done = 0; page_ < pages_.size() && done < share_bytes_; done += kLine) {
+      const KvPage& page = pages_[page_];
+      if (at_ == 0) {
+        index_bytes_ = page.format == KvFormat::kInt8 ? index_bytes(head_dim_) : 0;
+        end_ = page.live_mask != 0 ? index_bytes_ + body_bytes(page.format, head_dim_) : 0;
+      }
+      if (at_ < end_)
+        __builtin_prefetch(at_ < index_bytes_ ? page.index + at_ : page.body + (at_ - index_bytes_),
+                           0, 2);
+      at_ += kLine;
+      if (at_ >= end_) {
+        at_ = 0;
+        ++page_;
+      }
+    }
+  }
+
+ private:
+  static constexpr size_t kLine = 64;
+  const std::span<const KvPage> pages_;
+  size_t share_bytes_ = 0, head_dim_ = 0, page_ = 0, at_ = 0, end_ = 0, index_bytes_ = 0;
+};
+
 // Adds a group of pages to all rows. Slots outside [begin, end) hold only keys after every query of
 // the block.
-void update_rows(const Steps& steps, const Work& w, size_t n_slots) {
+void update_rows(const Steps& steps, const Work& w, size_t n_slots, Ahead ahead) {
   for (size_t row = 0; row < w.rows; row += steps.rows) {
+    ahead.fetch_share();
     const int64_t last = w.position[row + steps.rows - 1];
     size_t begin = 0, end = n_slots;
     while (end > begin && w.start[end - 1] > last) --end;
@@ -162,7 +199,9 @@ void attend_with(const Steps& steps, const QueryTile& tile, const KvPage* pages,
   for (size_t first = 0; first < n_pages; first += steps.slots) {
     const size_t n = std::min(steps.slots, n_pages - first);
     for (size_t i = 0; i < n; ++i) load_page(steps, w, pages[first + i], i);
-    update_rows(steps, w, n);
+    const std::span<const KvPage> next(pages + first + n,
+                                       std::min(steps.slots, n_pages - first - n));
+    update_rows(steps, w, n, Ahead(next, w.head_dim, w.rows / steps.rows));
   }
   for (size_t i = 0; i < tile.n_queries; ++i) {
     for (size_t g = 0; g < tile.group; ++g) {
