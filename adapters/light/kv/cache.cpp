@@ -128,8 +128,7 @@ void KvCache::truncate(uint32_t n) {
 }
 
 void KvCache::drop_block(size_t block) {
-  if (views_[block].segment != UINT32_MAX)
-    drop_summary(block * MRI_BLOCK_TOKENS / MRI_SEGMENT_TOKENS);
+  drop_summary(block * MRI_BLOCK_TOKENS / MRI_SEGMENT_TOKENS);
   forget_pages(block);
 }
 

@@ -54,9 +54,11 @@ class KvCache {
              size_t k_stride, const float* v, size_t v_stride);
 
   // Asks the kv_tier plugin and does what it says; then summarises complete segments that have left
-  // hot. Returns how many actions could not be done; one that fails is logged and leaves its block
-  // as it was. MRI_TIER_WHY_APPEND says that all appended tokens are written; until then their
-  // blocks are not moved. Throws mri::Error when the policy itself fails; then nothing has moved.
+  // hot, of which it does as much as goes with the tokens appended: a segment's summary is there
+  // kSummaryTokens later, sooner when blocks need it to go cold. Returns how many actions could not
+  // be done; one that fails is logged and leaves its block as it was. MRI_TIER_WHY_APPEND says that
+  // all appended tokens are written; until then their blocks are not moved. Throws mri::Error when
+  // the policy itself fails; then nothing has moved.
   uint32_t apply_policy(uint32_t why, uint64_t wanted_bytes);
 
   // Notes that a step's plan reads these blocks.
@@ -108,9 +110,11 @@ class KvCache {
   void evict_block(size_t block, Evicted& evicted);
   void evict_tokens(uint64_t first, uint64_t end, Evicted& evicted);
 
-  void summarise_segments();
+  uint64_t summary_pages_max(uint32_t why, std::span<const mri_tier_action> actions) const;
+  void summarise_segments(uint64_t pages_max);
   bool is_ready_for_summary(size_t segment) const;
-  bool make_summary(size_t segment);
+  bool make_summary(size_t segment, uint64_t& pages_max);
+  bool start_summary(size_t segment, uint32_t pairs_max);
   void make_summary_page(size_t segment, uint32_t page, const mri_kv_summary& view,
                          uint32_t pairs_max) const;
   void gather_segment(size_t segment, uint32_t layer, uint32_t kv_head, std::vector<float>& k,
@@ -133,6 +137,13 @@ class KvCache {
   std::vector<mri_kv_block> views_;
   std::vector<PoolMemory> summaries_;  // bodies, then biases; by position in summary_views_
   std::vector<mri_kv_summary> summary_views_;
+  struct Unfinished {
+    PoolMemory memory;  // null: there is none
+    size_t segment = 0;
+    uint32_t n_pages = 0;  // that are made
+    mri_kv_summary view{};
+  };
+  Unfinished unfinished_;  // the summary that steps are making bit by bit
 };
 
 }  // namespace varve::light

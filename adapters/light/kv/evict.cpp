@@ -109,7 +109,7 @@ void KvCache::evict_tokens(uint64_t first, uint64_t end, Evicted& evicted) {
     view.live_mask &= ~mask;
     // A pair may hold what was evicted; it is made anew from what is left when the tiers are next
     // looked at.
-    if (view.segment != UINT32_MAX) drop_summary(block * MRI_BLOCK_TOKENS / MRI_SEGMENT_TOKENS);
+    drop_summary(block * MRI_BLOCK_TOKENS / MRI_SEGMENT_TOKENS);
   }
 }
 

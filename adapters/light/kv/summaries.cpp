@@ -35,14 +35,16 @@ bool KvCache::is_ready_for_summary(size_t segment) const {
   return any;
 }
 
-void KvCache::summarise_segments() {
+void KvCache::summarise_segments(uint64_t pages_max) {
   if (!store_.summary || summaries_failed_) return;
   try {
     for (size_t segment = 0; (segment + 1) * MRI_SEGMENT_TOKENS <= settled_tokens_; ++segment) {
-      if (is_ready_for_summary(segment) && !make_summary(segment)) return;
+      if (pages_max == 0) return;
+      if (is_ready_for_summary(segment) && !make_summary(segment, pages_max)) return;
     }
   } catch (const std::exception& e) {
     summaries_failed_ = true;
+    unfinished_ = {};
     store_.host().log(MRI_LOG_ERROR,
                       std::string("this context goes on without further summaries: ") + e.what());
   }
@@ -78,9 +80,9 @@ void KvCache::gather_segment(size_t segment, uint32_t layer, uint32_t kv_head,
   }
 }
 
-// False when there is no memory for it.
-bool KvCache::make_summary(size_t segment) {
-  const uint32_t heads = store_.options().n_kv_heads;
+// Goes on with it, for at most pages_max pages, which are counted off. False when there is no
+// memory for it.
+bool KvCache::make_summary(size_t segment, uint64_t& pages_max) {
   const uint32_t pairs_max =
       store_.summary.table->pairs_max(store_.summary.self, MRI_SEGMENT_TOKENS);
   if (pairs_max == 0) return true;
@@ -89,13 +91,34 @@ bool KvCache::make_summary(size_t segment) {
                                          " pairs for " + std::to_string(MRI_SEGMENT_TOKENS) +
                                          " tokens; expected no more than the tokens");
   }
+  const bool goes_on = unfinished_.memory && unfinished_.segment == segment;
+  if (!goes_on && !start_summary(segment, pairs_max)) return false;
+  const uint64_t n = std::min<uint64_t>(pages_max, store_.pages() - unfinished_.n_pages);
+  store_.host().parallel_for(n, [&](uint64_t i, uint32_t) {
+    make_summary_page(segment, unfinished_.n_pages + static_cast<uint32_t>(i), unfinished_.view,
+                      pairs_max);
+  });
+  pages_max -= n;
+  unfinished_.n_pages += static_cast<uint32_t>(n);
+  if (unfinished_.n_pages < store_.pages()) return true;
+  summaries_.push_back(std::move(unfinished_.memory));
+  summary_views_.push_back(unfinished_.view);
+  unfinished_ = {};
+  for (size_t j = 0; j < kSegmentBlocks; ++j) {
+    views_[segment * kSegmentBlocks + j].segment = static_cast<uint32_t>(summary_views_.size() - 1);
+  }
+  return true;
+}
+
+bool KvCache::start_summary(size_t segment, uint32_t pairs_max) {
+  unfinished_ = {};
   mri_kv_summary view{};
   view.position = static_cast<uint32_t>(segment * MRI_SEGMENT_TOKENS);
   view.n_tokens = MRI_SEGMENT_TOKENS;
   view.n_pages = (pairs_max + MRI_BLOCK_TOKENS - 1) / MRI_BLOCK_TOKENS;
   view.page_stride = kernels::body_bytes(kernels::KvFormat::kBf16, store_.options().head_dim);
   view.head_stride = view.n_pages * view.page_stride;
-  view.layer_stride = heads * view.head_stride;
+  view.layer_stride = store_.options().n_kv_heads * view.head_stride;
   const size_t body_bytes = store_.pages() * view.head_stride;
   const size_t n_bias = size_t{store_.pages()} * view.n_pages * MRI_BLOCK_TOKENS;
   PoolMemory memory = allocate(body_bytes + n_bias * sizeof(float));
@@ -104,14 +127,9 @@ bool KvCache::make_summary(size_t segment) {
   auto* bias = reinterpret_cast<float*>(memory.data() + body_bytes);
   std::fill_n(bias, n_bias, -std::numeric_limits<float>::infinity());
   view.bias = bias;
-  store_.host().parallel_for(store_.pages(), [&](uint64_t page, uint32_t) {
-    make_summary_page(segment, static_cast<uint32_t>(page), view, pairs_max);
-  });
-  summaries_.push_back(std::move(memory));
-  summary_views_.push_back(view);
-  for (size_t j = 0; j < kSegmentBlocks; ++j) {
-    views_[segment * kSegmentBlocks + j].segment = static_cast<uint32_t>(summary_views_.size() - 1);
-  }
+  unfinished_.memory = std::move(memory);
+  unfinished_.segment = segment;
+  unfinished_.view = view;
   return true;
 }
 
@@ -165,6 +183,7 @@ void KvCache::make_summary_page(size_t segment, uint32_t page, const mri_kv_summ
 }
 
 void KvCache::drop_summary(size_t segment) {
+  if (unfinished_.memory && unfinished_.segment == segment) unfinished_ = {};
   const uint32_t gone = views_[segment * kSegmentBlocks].segment;
   if (gone == UINT32_MAX) return;
   summaries_.erase(summaries_.begin() + gone);

@@ -12,6 +12,8 @@ namespace {
 constexpr uint32_t kFixed =
     MRI_BLOCK_SINK | MRI_BLOCK_PINNED | MRI_BLOCK_PARTIAL | MRI_BLOCK_EVICTED;
 
+constexpr uint64_t kSummaryTokens = 256;  // while these are added, one summary is made
+
 bool goes_cold(const mri_tier_action& action) {
   return action.what == MRI_TIER_DEMOTE && action.tier == MRI_TIER_COLD;
 }
@@ -80,6 +82,7 @@ std::vector<mri_tier_action> KvCache::ask_policy(uint32_t why, uint64_t wanted_b
 uint32_t KvCache::apply_policy(uint32_t why, uint64_t wanted_bytes) {
   if (why == MRI_TIER_WHY_APPEND) settled_tokens_ = n_tokens_;
   if (!store_.tier || blocks_.empty()) return 0;
+  if (why == MRI_TIER_WHY_PRESSURE) unfinished_ = {};
   const std::vector<mri_tier_action> actions = ask_policy(why, wanted_bytes);
   uint32_t skipped = 0;
   // A segment's summary must exist before its raw blocks may go, and is made from warm ones: so
@@ -94,11 +97,20 @@ uint32_t KvCache::apply_policy(uint32_t why, uint64_t wanted_bytes) {
   }
   // Under pressure there is no memory for summaries of segments that stay warm.
   if (why != MRI_TIER_WHY_PRESSURE || store_.backing().kind() == BackingKind::kNone)
-    summarise_segments();
+    summarise_segments(summary_pages_max(why, actions));
   for (const mri_tier_action& action : actions) {
     if (goes_cold(action) && !run_action(action)) ++skipped;
   }
   return skipped;
+}
+
+// A segment's summary takes as long as a step: it is spread over those that add the next tokens.
+uint64_t KvCache::summary_pages_max(uint32_t why, std::span<const mri_tier_action> actions) const {
+  if (why != MRI_TIER_WHY_APPEND || std::any_of(actions.begin(), actions.end(), goes_cold))
+    return UINT64_MAX;
+  // Steps that fill no block do not come here.
+  const uint64_t tokens = std::max<uint64_t>(appended_, MRI_BLOCK_TOKENS);
+  return (store_.pages() * tokens + kSummaryTokens - 1) / kSummaryTokens;
 }
 
 size_t KvCache::find_block(uint64_t id) const {

@@ -117,6 +117,56 @@ TEST_F(SummariesTest, AHoldKeepsTheSegmentWhole) {
   for (const mri_kv_block& block : cache.blocks()) EXPECT_NE(block.body, nullptr);
 }
 
+// A long prompt gets its summaries with the step that makes them due, small steps bit by bit; in
+// the end they are the same.
+TEST_F(SummariesTest, SmallStepsMakeThemBitByBit) {
+  demote_all(MRI_TIER_WARM);
+  KvCache cache(store(), 0, {});
+  write(cache, kSegment);
+  double_.decide = nullptr;
+  cache.apply_policy(MRI_TIER_WHY_APPEND, 0);
+  demote_all(MRI_TIER_WARM);
+  std::vector<int> made;
+  while (cache.summaries().empty() && made.size() < 20) {
+    write(cache, kBlock);
+    double_.n_made = 0;
+    cache.apply_policy(MRI_TIER_WHY_APPEND, 0);
+    made.push_back(double_.n_made);
+  }
+  EXPECT_EQ(made, std::vector<int>(kLayers * kHeads, 1));  // a page each
+  KvCache whole(store(), 0, {});
+  write(whole, 2 * kSegment);
+  double_.n_made = 0;
+  whole.apply_policy(MRI_TIER_WHY_APPEND, 0);
+  EXPECT_EQ(whole.summaries().size(), 2u);
+  EXPECT_EQ(double_.n_made, 2 * int{kLayers * kHeads});
+}
+
+TEST_F(SummariesTest, AnUnfinishedOneStartsAnewWhenItsTokensGo) {
+  demote_all(MRI_TIER_WARM);
+  KvCache cache(store(), 0, {});
+  double_.decide = nullptr;
+  write(cache, kSegment);
+  cache.apply_policy(MRI_TIER_WHY_APPEND, 0);
+  demote_all(MRI_TIER_WARM);
+  write(cache, kBlock);
+  cache.apply_policy(MRI_TIER_WHY_APPEND, 0);
+  ASSERT_TRUE(cache.summaries().empty());
+  std::vector<uint32_t> n_tokens;
+  double_.make = [&](const mri_summary_make_req& req, mri_summary_make_rsp& rsp) {
+    n_tokens.push_back(req.n_tokens);
+    rsp.n_pairs = 0;
+  };
+  const mri_token_range range{64, 3};
+  EXPECT_EQ(cache.evict(std::span(&range, 1), MRI_EVICT_TOKEN).n_tokens, 3u);
+  for (uint32_t i = 0; i < kLayers * kHeads; ++i) {
+    write(cache, kBlock);
+    cache.apply_policy(MRI_TIER_WHY_APPEND, 0);
+  }
+  EXPECT_EQ(n_tokens, std::vector<uint32_t>(kLayers * kHeads, kSegment - kBlock - 3));
+  EXPECT_EQ(cache.summaries().size(), 1u);
+}
+
 TEST_F(SummariesTest, APluginThatGivesNoNumbersIsNotAskedAgain) {
   for (const float bad :
        {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
