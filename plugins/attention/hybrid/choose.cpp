@@ -11,7 +11,8 @@ namespace hybrid {
 namespace {
 
 constexpr uint32_t kSegmentBlocks = MRI_SEGMENT_TOKENS / kBlock;
-constexpr uint32_t kSampledQueries = 8;     // at least so many of a tile take part in choosing
+constexpr uint32_t kSampledQueries = 8;  // at least so many of a tile take part in choosing
+constexpr uint32_t kLayerShift = kBlock / 2;
 constexpr uint64_t kShortlistBlocks = 128;  // below that the bound saves nothing and misses needles
 
 // One call of choose(): its arguments and what follows from them.
@@ -26,7 +27,7 @@ class Chooser {
         item_(item),
         seq_(req.seqs[item.seq]),
         tile_(tile),
-        remembered_(options.reuse_steps > 1 ? remembered : nullptr),
+        remembered_(remembers(options, seq_) ? remembered : nullptr),
         timed_(asked(req) != nullptr ? remembered : nullptr),
         scratch_(scratch) {
     const uint32_t end = seq_.position + tile.first + tile.n;
@@ -39,6 +40,9 @@ class Chooser {
                 (!decoding && end <= options.dense_prompt_tokens) ||
                 (last_tile && options.dense_last_tile && end <= req.trained_tokens);
     window_first_ = tile.block - std::min(tile.block, options.window_blocks);
+    is_piece_ = !decoding && remembered_ != nullptr;
+    goes_on_ = is_piece_ && !read_all_ && is_same_tile();
+    if (goes_on_) window_first_ = std::min(window_first_, remembered_->window_first);
     // A short tile has few queries to sample, and every one of a question's may be the one that
     // asks.
     thorough_ = last_tile || decoding;
@@ -80,6 +84,10 @@ class Chooser {
     }
     chosen.clear();
     chose_ = true;
+    if (goes_on_) {
+      keep_candidates(remembered_->blocks, chosen);
+      return;
+    }
     if (options_.top_k > 0) {
       const std::span<const uint32_t> blocks = shortlist();
       for (const uint32_t i : best(MRI_SCORE_SKETCH, blocks, options_.top_k)) {
@@ -87,6 +95,32 @@ class Chooser {
       }
     }
     add_hints();
+    if (!is_piece_) return;
+    remembered_->position = seq_.position;
+    remembered_->window_first = window_first_;
+    remembered_->blocks.assign(chosen.begin(), chosen.end());
+  }
+
+  // A question is chosen for by itself.
+  static bool remembers(const Options& options, const mri_attn_seq& seq) {
+    if ((seq.flags & MRI_ATTN_SEQ_DECODE) != 0) return options.reuse_steps > 1;
+    return (seq.flags & MRI_ATTN_SEQ_PROMPT_END) == 0 && is_piece(options, seq);
+  }
+
+  // Was the choice made for an earlier piece of this tile? Each layer's tiles begin elsewhere, so
+  // that no step pays for the choices of all of them.
+  bool is_same_tile() const {
+    if (remembered_->window_first == Remembered::kOfAnswer) return false;
+    const uint64_t shift = uint64_t{kLayerShift} * req_.layer;
+    return remembered_->position < seq_.position &&
+           (remembered_->position + shift) / options_.tile_queries ==
+               (seq_.position + shift) / options_.tile_queries;
+  }
+
+  void keep_candidates(std::span<const uint32_t> blocks, std::vector<uint32_t>& out) const {
+    for (const uint32_t block : blocks) {
+      if (std::binary_search(candidates_.begin(), candidates_.end(), block)) out.push_back(block);
+    }
   }
 
   // How many of the chosen blocks the query before chose too; remembers the chosen ones.
@@ -111,11 +145,7 @@ class Chooser {
     if (keep >= candidates_.size()) return candidates_;
     scratch_.kept.clear();
     if (remembers_shortlist()) {
-      for (const uint32_t block : remembered_->blocks) {
-        if (std::binary_search(candidates_.begin(), candidates_.end(), block)) {
-          scratch_.kept.push_back(block);
-        }
-      }
+      keep_candidates(remembered_->blocks, scratch_.kept);
       return scratch_.kept;
     }
     if (thorough_ && remembered_ == nullptr) return candidates_;
@@ -123,15 +153,18 @@ class Chooser {
     for (const uint32_t i : best(how, candidates_, keep)) {
       scratch_.kept.push_back(candidates_[i]);
     }
-    if (remembered_ != nullptr) {
+    if (remembered_ != nullptr && !is_piece_) {
       remembered_->position = seq_.position;
+      remembered_->window_first = Remembered::kOfAnswer;
       remembered_->blocks.assign(scratch_.kept.begin(), scratch_.kept.end());
     }
     return scratch_.kept;
   }
 
   bool remembers_shortlist() const {
-    if (remembered_ == nullptr || remembered_->position >= seq_.position) return false;
+    if (remembered_ == nullptr || remembered_->position >= seq_.position ||
+        remembered_->window_first != Remembered::kOfAnswer)
+      return false;
     const bool turn = (seq_.position + req_.layer) % options_.reuse_steps == 0;
     return !turn && seq_.position - remembered_->position < options_.reuse_steps;
   }
@@ -235,6 +268,8 @@ class Chooser {
   Remembered* const timed_;
   Scratch& scratch_;
   bool true_positions_, read_all_, thorough_;
+  bool is_piece_;  // of a tile of a prompt that is remembered
+  bool goes_on_;   // with what an earlier piece chose
   uint32_t window_first_, query_step_;
   std::span<const uint32_t> sinks_, candidates_, window_;
   mri_attn_entry* out_ = nullptr;
@@ -243,6 +278,10 @@ class Chooser {
 };
 
 }  // namespace
+
+bool is_piece(const Options& options, const mri_attn_seq& seq) {
+  return uint64_t{seq.position % kBlock} + seq.n_queries < options.tile_queries;
+}
 
 void Live::assign(const mri_attn_seq& seq, const Options& options) {
   blocks.clear();

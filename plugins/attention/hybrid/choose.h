@@ -16,7 +16,7 @@ enum class Positions { kAuto, kTrue, kCompact };
 
 struct Options {
   uint32_t window_blocks, top_k, sink_blocks, dense_below_tokens, dense_prompt_tokens,
-      candidates_percent, query_step, reuse_steps;
+      candidates_percent, query_step, reuse_steps, tile_queries;
   float summary_weight;
   bool dense_last_tile;
   Positions positions;
@@ -43,6 +43,10 @@ struct Scratch {
   std::vector<float> scores;
 };
 
+// Are the sequence's queries less than a tile, so that the next ones may belong to the same? Then
+// they are one tile here.
+bool is_piece(const Options& options, const mri_attn_seq& seq);
+
 // What choose() did.
 struct Chosen {
   uint64_t n_entries = 0;
@@ -55,9 +59,9 @@ uint64_t entries_max(const mri_attn_seq& seq, const Live& live, const Options& o
 
 // Writes the entries of (sequence s, tile, KV head), farthest first. A
 // shortlist in `remembered` (may be null) that is younger than reuse_steps is taken again,
-// otherwise replaced. Throws mri::Error when a kernel refuses. Positions: true ones while the tile
-// lies inside the trained length; beyond it compact ones, as if the text were the sinks, the chosen
-// blocks and the window, without gaps.
+// otherwise replaced; so is the choice for an earlier piece of the same tile. Throws mri::Error
+// when a kernel refuses. Positions: true ones while the tile lies inside the trained length; beyond
+// it compact ones, as if the text were the sinks, the chosen blocks and the window, without gaps.
 Chosen choose(const Options& options, const mri_kernels_v1& kernels, const mri_attn_req& req,
               uint32_t s, uint32_t kv_head, const Tile& tile, const Live& live,
               Remembered* remembered, Scratch& scratch, mri_attn_entry* out);

@@ -3,6 +3,7 @@
 // and runs the list.
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -17,6 +18,10 @@ namespace hybrid {
 namespace {
 
 constexpr uint32_t kPartBlocks = 32;  // a shorter part costs more to merge than it saves
+// A list is cut when it is more than this part of what a thread has to do: one thread must not
+// read a prompt alone while the others have only answers.
+constexpr double kPartsPerThread = 2;
+constexpr uint32_t kPageQueries = 6;  // to bring a page near costs as much as so many queries
 
 // One list to choose: a KV head's tile; its entries start at `at` in the shared array.
 struct Choice {
@@ -24,6 +29,7 @@ struct Choice {
   Tile tile;
   uint64_t at;
   Chosen chosen;
+  uint64_t n_pages = 0;  // to be read
 };
 
 // Memory that plan() keeps from step to step in each calling thread.
@@ -52,6 +58,7 @@ class Hybrid {
     options_.candidates_percent = params.get<uint32_t>("candidates_percent");
     options_.query_step = params.get<uint32_t>("query_step");
     options_.reuse_steps = params.get<uint32_t>("reuse_steps");
+    options_.tile_queries = tile_queries_;
     options_.summary_weight = params.get<float>("summary_weight");
     options_.dense_last_tile = params.get<bool>("dense_last_tile");
     options_.positions = positions == "true"      ? Positions::kTrue
@@ -66,8 +73,7 @@ class Hybrid {
     thread_local PlanScratch kept;
     PlanScratch& scratch = kept;  // the loop's tasks run in other threads
     const uint64_t room = list_choices(req, scratch);
-    const uint32_t parts =
-        scratch.choices.size() < 4 * uint64_t{host_.concurrency()} ? host_.concurrency() : 1;
+    const uint32_t parts = host_.concurrency();
     // Asked for up front: an answer that did not fit would be chosen twice.
     plan.n_items = scratch.choices.size() * parts;
     plan.n_entries = room + plan.n_items;
@@ -82,8 +88,15 @@ class Hybrid {
                         remembered(req, c, scratch), own, &scratch.entries[c.at]);
     });
     plan.n_items = plan.n_entries = 0;
+    double all = 1;
+    for (Choice& c : scratch.choices) {
+      c.n_pages = count_pages(req.seqs[c.seq], &scratch.entries[c.at], c.chosen.n_entries);
+      all += cost(c);
+    }
     for (const Choice& c : scratch.choices) {
-      add_items(req.seqs[c.seq], c, &scratch.entries[c.at], parts, plan);
+      const auto share = static_cast<uint64_t>(std::ceil(cost(c) * kPartsPerThread * parts / all));
+      add_items(req.seqs[c.seq], c, &scratch.entries[c.at], std::clamp<uint64_t>(share, 1, parts),
+                plan);
     }
     if (times != nullptr) note_choices(req, scratch.choices, now_ns() - start_ns, *times);
     return MRI_OK;
@@ -176,8 +189,10 @@ class Hybrid {
     for (uint32_t s = 0; s < req.n_seqs; ++s) {
       const mri_attn_seq& seq = req.seqs[s];
       scratch.live[s].assign(seq, options_);
-      const bool remembers = options_.reuse_steps > 1 || asked(req) != nullptr;
-      if (remembers && (seq.flags & MRI_ATTN_SEQ_DECODE) != 0 && seq.context != 0) {
+      const bool remembers = (seq.flags & MRI_ATTN_SEQ_DECODE) == 0
+                                 ? is_piece(options_, seq)
+                                 : options_.reuse_steps > 1 || asked(req) != nullptr;
+      if (remembers && seq.context != 0) {
         const size_t slots = (size_t{req.layer} + 1) * req.n_kv_heads;
         scratch.remembered[s] = memory_.of(seq.context, slots);
       }
@@ -185,7 +200,7 @@ class Hybrid {
       for (uint32_t end = seq.n_queries; end > 0;) {
         const Tile tile = tile_before(seq, end);
         for (uint32_t h = 0; h < req.n_kv_heads; ++h) {
-          scratch.choices.push_back({s, h, tile, room, {}});
+          scratch.choices.push_back({s, h, tile, room, {}, 0});
           room += most;
         }
         end = tile.first;
@@ -208,12 +223,9 @@ class Hybrid {
 
   // Copies the chosen entries to the plan as one item, or as parts of about equal work.
   static void add_items(const mri_attn_seq& seq, const Choice& c, const mri_attn_entry* entries,
-                        uint32_t parts, mri_attn_plan& plan) {
-    uint64_t work = 0;
-    for (uint64_t i = 0; i < c.chosen.n_entries; ++i)
-      work += pages(seq, entries[i]) * entries[i].count;
-    const uint64_t n_parts = std::clamp<uint64_t>(work / kPartBlocks, 1, parts);
-    const uint64_t target = (work + n_parts - 1) / n_parts;
+                        uint64_t parts, mri_attn_plan& plan) {
+    const uint64_t n_parts = std::clamp<uint64_t>(c.n_pages / kPartBlocks, 1, parts);
+    const uint64_t target = (c.n_pages + n_parts - 1) / n_parts;
     open_item(c, plan);
     uint64_t done = 0;
     for (uint64_t i = 0; i < c.chosen.n_entries; ++i) {
@@ -236,6 +248,16 @@ class Hybrid {
         done += each * piece.count;
       }
     }
+  }
+
+  static uint64_t count_pages(const mri_attn_seq& seq, const mri_attn_entry* entries, uint64_t n) {
+    uint64_t sum = 0;
+    for (uint64_t i = 0; i < n; ++i) sum += pages(seq, entries[i]) * entries[i].count;
+    return sum;
+  }
+
+  static double cost(const Choice& c) {
+    return static_cast<double>(c.n_pages) * (kPageQueries + c.tile.n);
   }
 
   static uint64_t pages(const mri_attn_seq& seq, const mri_attn_entry& entry) {

@@ -118,6 +118,63 @@ TEST(HybridTest, CompactDistancesFallByOneWithoutGaps) {
   EXPECT_EQ(read[8].distance, 0);
 }
 
+// The second piece of a tile reads what the first one chose, and what has left the window since.
+TEST(HybridTest, PiecesOfATileShareOneChoice) {
+  KvText text(3000, 7);
+  const mri_attn_req& whole = text.request(200, 0);
+  Planned hybrid(HYBRID_PLUGIN, params("true"));
+  mri_attn_seq seq = whole.seqs[0];
+  mri_attn_req req = whole;
+  req.seqs = &seq;
+  const auto chosen = [&](uint32_t position, uint64_t context) {
+    seq.first_row = position - whole.seqs[0].position;
+    seq.position = position;
+    seq.n_queries = 16;
+    seq.context = context;
+    hybrid.plan(req);
+    return distances(reads(hybrid.entries(0, 0)));
+  };
+  const auto first = chosen(2816, 5);  // a multiple of the tile
+  const auto second = chosen(2864, 5);
+  const auto other = chosen(2864, 6), next_tile = chosen(2880, 5);
+  const auto window = [](uint32_t block) { return block >= 2816 / 32 - 2; };
+  size_t n_same = 0, n_other = 0;
+  for (const auto& [block, distance] : first) {
+    n_same += second.count(block);
+    n_other += other.count(block);
+  }
+  EXPECT_EQ(n_same, first.size());
+  EXPECT_LT(n_other, first.size());
+  EXPECT_EQ(std::count_if(second.begin(), second.end(), [&](auto& r) { return window(r.first); }),
+            4);  // 2 of the window, the tile's own 2
+  EXPECT_EQ(next_tile.size(), 1u + 6 + 2 + 1);
+}
+
+// A prompt's piece beside answers: no thread may have to read it alone.
+TEST(HybridTest, CutsTheListOfAPromptBesideAnswers) {
+  KvText text(3000, 8);
+  const mri_attn_req& prompt = text.request(17, 0);
+  std::vector<mri_attn_seq> seqs(5, prompt.seqs[0]);
+  for (uint32_t i = 0; i < 5; ++i) {
+    seqs[i].n_queries = i < 4 ? 1 : 13;
+    seqs[i].first_row = i;
+    seqs[i].flags = i < 4 ? MRI_ATTN_SEQ_DECODE : 0;
+    if (i < 4) seqs[i].position = 500;
+  }
+  mri_attn_req req = prompt;
+  req.seqs = seqs.data();
+  req.n_seqs = 5;
+  std::vector<mri_param> dense = params("true");
+  for (mri_param& p : dense) {
+    if (std::string(p.key) == "dense_below_tokens") p.int_value = 9000;
+  }
+  Planned hybrid(HYBRID_PLUGIN, dense, 2);
+  hybrid.plan(req);
+  size_t n_of[5] = {};
+  for (const mri_attn_item& item : hybrid.items()) ++n_of[item.seq];
+  for (uint32_t i = 0; i < 5; ++i) EXPECT_EQ(n_of[i], (i < 4 ? 1 : 2) * kKvHeads) << i;
+}
+
 TEST(HybridTest, ShortContextsAndTheLastTileAreDense) {
   KvText text(1000, 5);
   const mri_attn_req& req = text.request(1000, MRI_ATTN_SEQ_PROMPT_END);
