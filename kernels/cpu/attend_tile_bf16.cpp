@@ -14,7 +14,7 @@
 
 // Attributes, not compiler flags for the file: inline functions of the standard library must not be
 // compiled for AVX-512. Lambdas need their own.
-#define VARVE_TARGET "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma"
+#define VARVE_TARGET "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,fma,f16c"
 #define VARVE_LAMBDA __attribute__((target(VARVE_TARGET)))
 HWY_PUSH_ATTRIBUTES(VARVE_TARGET)
 
@@ -56,16 +56,32 @@ inline __m512bh broadcast(const uint16_t* pair) {
 // ---- pages
 
 // Where unpack takes the pairs of channels (2 j, 2 j + 1) of 16 tokens from.
-struct KeySource {
-  const uint8_t* pairs;  // body of a bf16 page, or null
-  const float* rows;     // [head_dim][32]
+struct PairKeys {
+  const uint8_t* pairs;  // body of a bf16 page
   __m512i load_pairs(size_t j, size_t t) const {
-    return pairs ? _mm512_loadu_si512(pairs + (j * kBlockTokens + t) * 4) : join(load(j, t));
+    return _mm512_loadu_si512(pairs + (j * kBlockTokens + t) * 4);
   }
+  Pair load(size_t j, size_t t) const { return split(load_pairs(j, t)); }
+};
+
+struct FloatKeys {
+  const float* rows;  // [head_dim][32]
+  __m512i load_pairs(size_t j, size_t t) const { return join(load(j, t)); }
   Pair load(size_t j, size_t t) const {
-    if (pairs) return split(load_pairs(j, t));
     const float* row = rows + 2 * j * kBlockTokens + t;
     return {_mm512_load_ps(row), _mm512_load_ps(row + kBlockTokens)};
+  }
+};
+
+struct CodeKeys {
+  const uint8_t* codes;           // [head_dim][32]
+  const float *low_ends, *steps;  // [head_dim]
+  __m512i load_pairs(size_t j, size_t t) const { return join(load(j, t)); }
+  Pair load(size_t j, size_t t) const { return {channel(2 * j, t), channel(2 * j + 1, t)}; }
+  __m512 channel(size_t c, size_t t) const {
+    const auto* at = reinterpret_cast<const __m128i*>(codes + c * kBlockTokens + t);
+    const __m512 code = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_load_si128(at)));
+    return _mm512_fmadd_ps(code, _mm512_set1_ps(steps[c]), _mm512_set1_ps(low_ends[c]));
   }
 };
 
@@ -81,7 +97,8 @@ inline void turn(const Angle& angle, __m512& a, __m512& b) {
 }
 
 // Keys rotated by -32 * distance, as pairs; rotary_dim is a multiple of 4.
-void rotate_keys(const Work& w, const KeySource& from, const KvPage& page, uint8_t* out) {
+template <typename Keys>
+void rotate_keys(const Work& w, const Keys& from, const KvPage& page, uint8_t* out) {
   const size_t half = w.rope->rotary_dim / 2;
   const int64_t distance = page.distance;
   const size_t row = static_cast<size_t>(distance < 0 ? -distance : distance) * half;
@@ -138,6 +155,71 @@ void join_value_rows(const Work& w, const float* v, uint8_t* out) {
     const float* from = v + t * w.o_dim + c;
     _mm512_store_si512(at, join({_mm512_load_ps(from), _mm512_load_ps(from + w.o_dim)}));
   });
+}
+
+// n halves as floats; n is a multiple of 8.
+void widen(const uint8_t* halves, size_t n, float* out) {
+  for (size_t i = 0; i < n; i += 8) {
+    const auto* at = reinterpret_cast<const __m128i*>(halves + 2 * i);
+    _mm256_storeu_ps(out + i, _mm256_cvtph_ps(_mm_loadu_si128(at)));
+  }
+}
+
+// Two u64, four times each.
+inline __m512i repeat4(const uint8_t* words) {
+  const __m512i pair =
+      _mm512_castsi128_si512(_mm_loadu_si128(reinterpret_cast<const __m128i*>(words)));
+  return _mm512_permutexvar_epi64(_mm512_set_epi64(1, 1, 1, 1, 0, 0, 0, 0), pair);
+}
+
+// Key codes of an int8 page as bytes, [head_dim][32]: two channels at once, eight tokens a lane.
+void unpack_codes(const KvPage& page, size_t dim, uint8_t* codes) {
+  const uint8_t *top = page.index + dim * 6, *mid = page.body, *low = page.body + dim * 8;
+  const __m512i by_two = _mm512_set_epi64(6, 4, 2, 0, 6, 4, 2, 0);
+  const __m512i by_four = _mm512_set_epi64(4, 4, 0, 0, 4, 4, 0, 0);
+  const __m512i twice = _mm512_set_epi64(3, 2, 3, 2, 1, 0, 1, 0);
+  const __m512i two_bits = _mm512_set1_epi8(0x03), nibble = _mm512_set1_epi8(0x0f);
+  for (size_t c = 0; c < dim; c += 2) {
+    const __m512i t = _mm512_and_si512(_mm512_srlv_epi64(repeat4(top + c * 8), by_two), two_bits);
+    const __m512i m = _mm512_and_si512(_mm512_srlv_epi64(repeat4(mid + c * 8), by_two), two_bits);
+    const __m512i lows =
+        _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(low + c * 16)));
+    const __m512i l =
+        _mm512_and_si512(_mm512_srlv_epi64(_mm512_permutexvar_epi64(twice, lows), by_four), nibble);
+    const __m512i high = _mm512_or_si512(_mm512_slli_epi64(t, 6), _mm512_slli_epi64(m, 4));
+    _mm512_store_si512(codes + c * kBlockTokens, _mm512_or_si512(high, l));
+  }
+}
+
+// Values of an int8 page; steps [32][channels / 32].
+void join_value_codes(const Work& w, const KvPage& page, const float* steps, uint8_t* out) {
+  const uint8_t* codes = page.body + 24 * w.head_dim;
+  const size_t groups = (w.head_dim + 31) / 32;
+  for_each_value_vector(w, out, [&](size_t t, size_t c, uint8_t* at) VARVE_LAMBDA {
+    const size_t n = c < w.head_dim ? std::min<size_t>(16, w.head_dim - c) : 0;
+    const auto used = static_cast<__mmask16>((1u << n) - 1);
+    const auto row = [&](size_t token) VARVE_LAMBDA -> __m512 {
+      const __m128i bytes = _mm_maskz_loadu_epi8(used, codes + token * w.head_dim + c);
+      const float step = n > 0 ? steps[token * groups + c / 32] : 0.0f;
+      return _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)), _mm512_set1_ps(step));
+    };
+    const __m512i pairs = join({row(t), row(t + 1)});
+    _mm512_store_si512(at, _mm512_and_si512(pairs, live_halves(page.live_mask, t)));
+  });
+}
+
+void unpack_int8(const Work& w, const KvPage& page, size_t slot) {
+  float* low_ends = w.page;
+  float* steps = low_ends + w.head_dim;
+  float* value_steps = steps + w.head_dim;
+  const size_t n_value_steps = kBlockTokens * ((w.head_dim + 31) / 32);
+  auto* codes = reinterpret_cast<uint8_t*>(w.page + kBlockTokens * w.o_dim);
+  widen(page.index, w.head_dim, low_ends);
+  widen(page.index + 2 * w.head_dim, w.head_dim, steps);
+  widen(page.body + (24 + kBlockTokens) * w.head_dim, n_value_steps, value_steps);
+  unpack_codes(page, w.head_dim, codes);
+  rotate_keys(w, CodeKeys{codes, low_ends, steps}, page, w.k[slot]);
+  join_value_codes(w, page, value_steps, w.v[slot]);
 }
 
 // ---- blocks of rows
@@ -271,15 +353,20 @@ constexpr Steps kSteps{kRows, kSlots, sizeof(uint16_t), 0, pack_queries, bf16_un
 }  // namespace
 
 void bf16_unpack(const Work& w, const KvPage& page, size_t slot) {
-  if (page.format == KvFormat::kBf16) {
-    rotate_keys(w, {page.body, nullptr}, page, w.k[slot]);
-    copy_value_pairs(w, page, w.v[slot]);
-    return;
+  switch (page.format) {
+    case KvFormat::kBf16:
+      rotate_keys(w, PairKeys{page.body}, page, w.k[slot]);
+      copy_value_pairs(w, page, w.v[slot]);
+      return;
+    case KvFormat::kInt8:
+      return unpack_int8(w, page, slot);
+    case KvFormat::kF32: {
+      float* v = w.page + kBlockTokens * w.o_dim;
+      decode_page(page, w.head_dim, w.o_dim, w.page, v);
+      rotate_keys(w, FloatKeys{w.page}, page, w.k[slot]);
+      join_value_rows(w, v, w.v[slot]);
+    }
   }
-  float* v = w.page + kBlockTokens * w.o_dim;
-  decode_page(page, w.head_dim, w.o_dim, w.page, v);
-  rotate_keys(w, {nullptr, w.page}, page, w.k[slot]);
-  join_value_rows(w, v, w.v[slot]);
 }
 
 void bf16_round_queries(const Work& w) {
