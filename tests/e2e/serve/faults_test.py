@@ -22,8 +22,7 @@ from server_process import CLASSES, FAKE, KEYS, LIGHT, Server, merged
 
 PROGRAM, MODEL = '', ''
 CHAT = '/v1/chat/completions'
-# No prefix stays behind, so that the pool's level says whether a block was lost.
-PLAIN = merged(LIGHT, {'runtime': {'prefix_cache_mb': 0}}, CLASSES)
+PLAIN = merged(LIGHT, CLASSES)
 
 
 def body(words, n, **more):
@@ -70,7 +69,9 @@ class FaultsTest(unittest.TestCase):
             time.sleep(0.01)
 
     def check_sound(self, server, reference):
-        self.wait_for_zero(server, 'varve_lane_running', 'varve_lane_waiting', 'varve_kv_pool_used_bytes')
+        self.wait_for_zero(server, 'varve_lane_running', 'varve_lane_waiting', 'varve_kv_bytes')
+        self.assertEqual(self.level(server, 'varve_kv_used_bytes'),
+                         self.level(server, 'varve_kv_kept_prefix_bytes'))
         status, _, answer = server.request('POST', CHAT, body(20, 8), 'sk-a')
         self.assertEqual((status, answer['choices'][0]['message']['content']), (200, reference))
 
@@ -140,12 +141,13 @@ class FaultsTest(unittest.TestCase):
         server = self.start(tables)
         reference = self.reference(server)
         for _ in range(3):
-            status, _, answer = server.request('POST', CHAT, body(1500, 8), 'sk-a')
+            status, _, answer = server.request('POST', CHAT, body(600, 8), 'sk-a', None, 240)
             self.assertEqual(status, 200, answer)
         self.check_sound(server, reference)
 
     def test_too_little_memory_is_an_error_of_one_request(self):
-        tables = merged(PLAIN, {'runtime': {'kv_budget_mb': 24}, 'kv_tier': {'plugin': 'full'}})
+        tables = merged({'runtime': {**LIGHT['runtime'], 'kv_budget_mb': 24},
+                         'kv_tier': {'plugin': 'full'}}, CLASSES)
         server = self.start(tables)
         reference = self.reference(server)
         with concurrent.futures.ThreadPoolExecutor(6) as pool:
