@@ -83,7 +83,7 @@ class LaneImpl final : public Lane {
   std::vector<LaneSequence*> presented(uint32_t top);
   BatchLimits limits(const std::vector<LaneSequence*>& running,
                      const std::vector<LaneSequence*>& offered, uint32_t top);
-  uint64_t tokens_of(const LaneSequence& sequence, uint64_t n_granted) const;
+  uint64_t tokens_of(const LaneSequence& sequence, uint64_t n_granted, uint64_t n_max) const;
   void start_picked(std::vector<Share>* shares);
 
   // lane_step.cpp

@@ -7,7 +7,7 @@
 namespace varve {
 namespace {
 
-// Logits of all tokens of a prompt piece may take this much.
+// Logits of all tokens of the prompt pieces of a step may take this much.
 constexpr uint64_t kPromptLogitsBytesMax = uint64_t{64} << 20;
 // While an urgent prompt is read, the others' answers get every second step, and their prompts
 // every eighth.
@@ -74,6 +74,11 @@ std::vector<LaneSequence*> LaneImpl::offer(uint64_t now_us) {
   const uint32_t lowest = lowest_priority();
   std::vector<LaneSequence*> offered;
   const MutexLock lock(&mutex_);
+  // The order takes time, and with a long queue most steps have no place to give away.
+  const bool has_urgent =
+      std::any_of(queue_.waiting().begin(), queue_.waiting().end(),
+                  [&](const WaitingRequest& place) { return place.priority > lowest; });
+  if (n_free == 0 && !(has_urgent && n_extra > 0)) return offered;
   for (const WaitingRequest* place : queue_.next(now_us, queue_.size())) {
     LaneSequence* sequence = waiting_.at(place->id).get();
     const bool is_urgent = place->priority > lowest;
@@ -180,16 +185,21 @@ void LaneImpl::start_picked(std::vector<Share>* shares) {
   std::erase_if(*shares, [this](const Share& share) {
     return share.n_tokens == 0 || !is_running(share.sequence) || !share.sequence->context;
   });
-  for (Share& share : *shares) share.n_tokens = tokens_of(*share.sequence, share.n_tokens);
+  uint64_t n_rows = kPromptLogitsBytesMax / (model_.vocab_size * sizeof(float));
+  for (Share& share : *shares) {
+    const LaneSequence& sequence = *share.sequence;
+    const bool wants_rows = sequence.wants_prompt_logprobs() && !sequence.is_prompt_told;
+    share.n_tokens = tokens_of(sequence, share.n_tokens, wants_rows ? n_rows : UINT64_MAX);
+    if (wants_rows) n_rows -= std::min(n_rows, share.n_tokens);
+  }
 }
 
 // A piece ends with the prompt, so that the runtime knows what is prompt and what is answer.
-uint64_t LaneImpl::tokens_of(const LaneSequence& sequence, uint64_t n_granted) const {
-  uint64_t n = std::min(n_granted, sequence.n_left());
+uint64_t LaneImpl::tokens_of(const LaneSequence& sequence, uint64_t n_granted,
+                             uint64_t n_max) const {
+  uint64_t n = std::min({n_granted, sequence.n_left(), n_max});
   if (!sequence.is_prompt_read())
     n = std::min<uint64_t>(n, sequence.request.prompt.size() - sequence.n_read);
-  if (sequence.wants_prompt_logprobs() && !sequence.is_prompt_told)
-    n = std::min(n, kPromptLogitsBytesMax / (model_.vocab_size * sizeof(float)));
   return std::max<uint64_t>(1, n);
 }
 
