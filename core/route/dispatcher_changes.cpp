@@ -142,6 +142,7 @@ class Comparison {
     for (const auto& [name, entry] : to_.entries()) {
       if (from_.entries().count(name) == 0) note(name, name + ": new", entry.needs);
     }
+    refuse_lower_versions();
     if (refusals_.empty()) return changes_;
     return absl::FailedPreconditionError(absl::StrJoin(refusals_, "; "));
   }
@@ -150,6 +151,17 @@ class Comparison {
   static bool has_table(const Listing& listing, const std::string& name) {
     const std::string table = name.substr(0, name.find('.', name.find('.') + 1));
     return table == name || listing.entries().count(table) != 0;
+  }
+
+  // The log has rows of the versions before, and reports would mix them in.
+  void refuse_lower_versions() {
+    for (const ExperimentConfig& before : old_config_.experiments) {
+      for (const ExperimentConfig& after : new_config_.experiments) {
+        if (after.name != before.name || after.version >= before.version) continue;
+        refusals_.push_back(absl::StrCat("experiment.", after.name, ".version: ", before.version,
+                                         " -> ", after.version, ", which needs to be higher"));
+      }
+    }
   }
 
   // The experiment of `name` has the same version before and after.

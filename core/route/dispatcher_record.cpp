@@ -5,6 +5,8 @@
 #include <limits>
 #include <vector>
 
+#include "absl/time/clock.h"
+
 namespace varve {
 namespace {
 
@@ -73,7 +75,9 @@ Exposure exposure_of(const Placement& placement, uint32_t version, const std::st
   row.forced = placement.assignment.forced;
   row.burn_in = placement.assignment.burn_in;
   row.block = placement.assignment.block;
-  row.wall_s = static_cast<double>(absl::ToUnixMicros(result.arrived)) / 1e6;
+  // The lane's times do not follow the wall clock, which the events of an experiment are told in.
+  const absl::Time arrived = absl::Now() - (result.ended - result.arrived);
+  row.wall_s = static_cast<double>(absl::ToUnixMicros(arrived)) / 1e6;
   row.ttft_ms = 1000 * seconds_between(result.arrived, result.first_token);
   std::vector<float> gaps = result.token_gaps_ms;
   row.gap_p50_ms = quantile(gaps, 0.5);
