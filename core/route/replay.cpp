@@ -137,8 +137,12 @@ class ThreadReplay final : public Replay {
     while (true) {
       std::optional<Job> job;
       if (!next(job)) return;
-      refresh();
-      if (job.has_value()) play(*job);
+      try {
+        refresh();
+        if (job.has_value()) play(*job);
+      } catch (const std::exception&) {  // out of memory: live traffic goes on
+        count(&Counts::failed);
+      }
       MutexLock lock(&mutex_);
       is_playing_ = false;
       idle_.notify_all();
