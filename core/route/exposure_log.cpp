@@ -26,13 +26,14 @@ using Row = std::variant<Exposure, QualitySample, ExperimentEvent>;
 
 constexpr size_t kQueuedRowsMax = 16384;
 constexpr size_t kBatchRowsMax = 1024;
+constexpr size_t kKeptEventsMax = kBatchRowsMax / 4;
 // Rows wait this long for company, so that a transaction carries many.
 constexpr auto kBatchWait = std::chrono::milliseconds(100);
 // After a failure, so that a full disk costs next to nothing.
 constexpr auto kRetryWait = std::chrono::seconds(1);
 constexpr char kKeptEventsSql[] =
     "INSERT INTO main.event(experiment,what,detail,wall_s) SELECT experiment,what,detail,wall_s "
-    "FROM (SELECT * FROM old.event ORDER BY id DESC LIMIT 10000) ORDER BY id";
+    "FROM (SELECT * FROM old.event ORDER BY id DESC LIMIT 10000) ORDER BY id;";
 
 // Binds values from left to right. SQLite stores a NaN as NULL.
 class Binder {
@@ -90,7 +91,7 @@ class LogFile {
     if (!status.ok()) return status;
     status =
         exposure::execute(path_, db->get(), "PRAGMA journal_mode=WAL;PRAGMA synchronous=NORMAL");
-    if (status.ok() && is_empty) status = exposure::create_schema(path_, db->get());
+    if (status.ok() && is_empty) status = create(db->get());
     // Fails where the file or its folder cannot be written.
     if (status.ok()) status = exposure::execute(path_, db->get(), "BEGIN IMMEDIATE;COMMIT");
     if (!status.ok()) return status;
@@ -130,9 +131,9 @@ class LogFile {
     return pages.ok() && page.ok() ? static_cast<uint64_t>(*pages * *page) : 0;
   }
 
-  // Moves the file to "<path>.1" and begins a new one with the same events. While somebody reads
-  // the file nothing happens: SQLite lets go of the WAL only when nobody else has it open, and a
-  // file must not be renamed before.
+  // Moves the file to "<path>.1" and begins a new one. While somebody reads the file nothing
+  // happens: SQLite lets go of the WAL only when nobody else has it open, and a file must not be
+  // renamed before.
   absl::Status rotate() {
     sqlite3_busy_timeout(db_.get(), 0);
     absl::Status status = exposure::execute(path_, db_.get(), "PRAGMA journal_mode=DELETE");
@@ -141,25 +142,38 @@ class LogFile {
       return open();
     }
     close();
-    const std::string old = path_ + ".1";
+    const std::string old = old_path();
     std::remove((old + "-wal").c_str());
     std::remove((old + "-shm").c_str());
     if (std::rename(path_.c_str(), old.c_str()) != 0)
       return absl::UnavailableError(absl::StrCat(path_, ": cannot be renamed to ", old));
-    status = open();
-    if (!status.ok()) return status;
-    absl::StatusOr<Statement> attach = exposure::prepare(path_, db_.get(), "ATTACH ?1 AS old");
-    if (!attach.ok()) return attach.status();
-    Binder(attach->get()) << old;
-    if (sqlite3_step(attach->get()) != SQLITE_DONE)
-      return exposure::database_error(path_, db_.get());
-    attach->reset();
-    status = exposure::execute(path_, db_.get(), kKeptEventsSql);
-    const absl::Status detached = exposure::execute(path_, db_.get(), "DETACH old");
-    return status.ok() ? detached : status;
+    return open();
   }
 
  private:
+  std::string old_path() const { return path_ + ".1"; }
+
+  bool has_old() const {
+    bool is_empty = true;
+    const absl::StatusOr<Database> old = exposure::open_database(old_path(), SQLITE_OPEN_READWRITE);
+    return old.ok() && exposure::check_schema(old_path(), old->get(), is_empty).ok() && !is_empty;
+  }
+
+  // Tables, and the events of what was rotated: all or nothing, since a file without the events
+  // would let stopped arms run again.
+  absl::Status create(sqlite3* db) const {
+    if (!has_old()) return exposure::create_schema(path_, db, "");
+    absl::StatusOr<Statement> attach = exposure::prepare(path_, db, "ATTACH ?1 AS old");
+    if (!attach.ok()) return attach.status();
+    const std::string old = old_path();
+    Binder(attach->get()) << old;
+    if (sqlite3_step(attach->get()) != SQLITE_DONE) return exposure::database_error(path_, db);
+    attach->reset();
+    const absl::Status status = exposure::create_schema(path_, db, kKeptEventsSql);
+    const absl::Status detached = exposure::execute(path_, db, "DETACH old");
+    return status.ok() ? detached : status;
+  }
+
   const std::string path_;
   Database db_;
   Statement inserts_[std::variant_size_v<Row>];  // destroyed before the database
@@ -208,7 +222,7 @@ class SqliteLog final : public ExposureLog {
     if (queue_.size() == 1 || queue_.size() == kBatchRowsMax) wake_.notify_all();
   }
 
-  // Waits until there is reason to write. False at the end.
+  // Waits until there is reason to write, and adds to the batch. False at the end.
   bool next_batch(std::vector<Row>& batch, bool failed) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     std::unique_lock<Mutex> lock(mutex_);
     const auto is_urgent = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
@@ -220,16 +234,25 @@ class SqliteLog final : public ExposureLog {
     wake_.wait_for(lock, kBatchWait, [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
       return is_urgent() || queue_.size() >= kBatchRowsMax;
     });
-    batch.clear();
+    const size_t n_kept = batch.size();
     while (!queue_.empty() && batch.size() < kBatchRowsMax) {
       batch.push_back(std::move(queue_.front()));
       queue_.pop_front();
     }
-    return !batch.empty() || !stop_;
+    return batch.size() > n_kept || !stop_;
+  }
+
+  // What a failure leaves to be tried again: events, which say what was stopped.
+  static void keep_events(std::vector<Row>& batch) {
+    std::erase_if(batch,
+                  [](const Row& row) { return !std::holds_alternative<ExperimentEvent>(row); });
+    if (batch.size() > kKeptEventsMax)
+      batch.erase(batch.begin(), batch.end() - static_cast<std::ptrdiff_t>(kKeptEventsMax));
   }
 
   void run() {
     std::vector<Row> batch;
+    size_t n_kept = 0;
     bool failed = false;
     while (next_batch(batch, failed)) {
       absl::Status status = file_.open();
@@ -239,13 +262,16 @@ class SqliteLog final : public ExposureLog {
       if (failed) file_.close();
       {
         MutexLock lock(&mutex_);
-        (failed ? counts_.failed : counts_.written) += batch.size();
-        n_settled_ += batch.size();
+        (failed ? counts_.failed : counts_.written) += batch.size() - n_kept;
+        n_settled_ += batch.size() - n_kept;
       }
       settled_.notify_all();
+      failed ? keep_events(batch) : batch.clear();
+      n_kept = batch.size();
       if (!failed && bytes_max_ > 0 && file_.bytes() > bytes_max_ && !file_.rotate().ok())
         file_.close();
     }
+    if (!batch.empty() && file_.open().ok()) file_.write(batch).IgnoreError();
     file_.close();
   }
 

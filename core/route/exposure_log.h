@@ -42,7 +42,8 @@ struct ExperimentEvent {  // started, weights changed, arm stopped, …
 };
 
 // Thread-safe. Writing never blocks the caller: rows go to a bounded queue and one writer thread;
-// what does not fit, or fails (disk full), is counted, never waited for.
+// what does not fit, or fails (disk full), is counted, never waited for. Events that failed are
+// tried again with the next rows.
 class ExposureLog {
  public:
   // Creates the file (WAL, schema version in user_version) or opens one of a known version. Rotates

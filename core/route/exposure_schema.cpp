@@ -117,10 +117,10 @@ absl::Status check_schema(const std::string& path, sqlite3* db, bool& is_empty) 
   return absl::OkStatus();
 }
 
-absl::Status create_schema(const std::string& path, sqlite3* db) {
+absl::Status create_schema(const std::string& path, sqlite3* db, const std::string& more_sql) {
   const std::string sql =
       absl::StrCat("BEGIN IMMEDIATE;PRAGMA application_id=", kApplicationId,
-                   ";PRAGMA user_version=", kSchemaVersion, ";", kTables, "COMMIT;");
+                   ";PRAGMA user_version=", kSchemaVersion, ";", kTables, more_sql, "COMMIT;");
   const absl::Status status = execute(path, db, sql.c_str());
   if (!status.ok()) sqlite3_exec(db, "ROLLBACK", nullptr, nullptr, nullptr);
   return status;

@@ -36,7 +36,8 @@ absl::StatusOr<int64_t> read_number(const std::string& path, sqlite3* db, const 
 
 // The file is an exposure log of a version known here. `is_empty`: it has no tables at all.
 absl::Status check_schema(const std::string& path, sqlite3* db, bool& is_empty);
-absl::Status create_schema(const std::string& path, sqlite3* db);
+// With `more_sql` in the same transaction.
+absl::Status create_schema(const std::string& path, sqlite3* db, const std::string& more_sql);
 
 inline constexpr char kInsertExposure[] =
     "INSERT INTO exposure(experiment,version,unit_hash,arm,class_name,request_id,stack_digest,"

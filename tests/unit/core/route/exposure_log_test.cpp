@@ -158,6 +158,20 @@ TEST_F(ExposureLogTest, RotatesAndKeepsTheEvents) {
   ASSERT_EQ(read_events(path_, "memory")->size(), 1u);
 }
 
+TEST_F(ExposureLogTest, ACrashInTheMiddleOfARotationLosesNoEvent) {
+  auto log = open();
+  log->add(ExperimentEvent{"memory", "arm stopped", "{}", 1});
+  log.reset();
+  std::filesystem::rename(path_, path_ + ".1");
+  open();
+  EXPECT_EQ(read_events(path_, "memory")->size(), 1u);
+  // One that nobody can read is left alone.
+  std::filesystem::remove(path_);
+  std::ofstream(path_ + ".1") << std::string(10000, 'x');
+  open();
+  EXPECT_EQ(read_events(path_, "memory")->size(), 0u);
+}
+
 TEST_F(ExposureLogTest, PutsRotationOffWhileSomebodyReads) {
   const auto log = open(64 << 10);
   log->add(row(0));
@@ -234,9 +248,10 @@ TEST_F(ExposureLogTest, CountsWhatAFullDiskRefusesAndGoesOnWhenThereIsRoom) {
     if ((*log)->counts().written != 1) return 2;
     const rlimit tiny{16 << 10, RLIM_INFINITY};
     setrlimit(RLIMIT_FSIZE, &tiny);
+    (*log)->add(ExperimentEvent{"memory", "arm stopped", "{}", 1});
     for (uint64_t i = 0; i < 500; ++i) (*log)->add(row(i));
     (*log)->flush();
-    if ((*log)->counts().failed != 500) return 3;
+    if ((*log)->counts().failed != 501) return 3;
     const rlimit plenty{RLIM_INFINITY, RLIM_INFINITY};
     setrlimit(RLIMIT_FSIZE, &plenty);
     for (uint64_t i = 0; i < 500; ++i) (*log)->add(row(i));
@@ -245,6 +260,7 @@ TEST_F(ExposureLogTest, CountsWhatAFullDiskRefusesAndGoesOnWhenThereIsRoom) {
   });
   EXPECT_EQ(status, 0) << WEXITSTATUS(status);
   EXPECT_EQ(n_rows(), 501u);
+  EXPECT_EQ(read_events(path_, "memory")->size(), 1u);  // a stop is not lost
 }
 
 TEST_F(ExposureLogTest, AKilledWriterLosesNothingThatWasFlushed) {
