@@ -157,7 +157,7 @@ void Forward::write_kv(uint32_t layer, std::span<const ForwardSeq> seqs, Workspa
                                 k + config_.kv_rows(), work.qkv_stride);
   };
   const uint64_t n = work.kv_spans.size() * heads;
-  if (work.rows > kFewRowsMax) {
+  if (work.rows > kSerialRowsMax) {
     host_.parallel_for(n, write);
   } else {
     for (uint64_t i = 0; i < n; ++i) write(i, 0);

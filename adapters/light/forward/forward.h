@@ -24,10 +24,12 @@
 namespace varve::light {
 
 // Rows of one call up to which packed weights are multiplied directly.
-inline constexpr uint32_t kFewRowsMax = 16;
+inline constexpr uint32_t kFewRowsMax = 24;
 // And more than those up to which resident weights are: with few, twice the bytes cost as much as
 // the unpacking saves; with many, unpacking costs nothing beside the products.
 inline constexpr uint32_t kPanelRowsMax = 512;
+// Rows of one call up to which keys and values are written without other threads.
+inline constexpr uint32_t kSerialRowsMax = 8;
 
 // Workspaces of either size that are kept for the next calls.
 inline constexpr size_t kSpareWorkspacesMax = 4;
