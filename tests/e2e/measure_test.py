@@ -16,7 +16,7 @@ PROGRAM, FAKE = '', ['--profile', '']
 
 def varve(*words):
     kept = {k: v for k, v in os.environ.items() if not k.startswith('VARVE_')}
-    return subprocess.run([PROGRAM, *words], capture_output=True, text=True, timeout=60, env=kept,
+    return subprocess.run([PROGRAM, *words], capture_output=True, text=True, timeout=240, env=kept,
                           stdin=subprocess.DEVNULL)
 
 
