@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kernels/attend.h"
+#include "kernels/cpu/page_fetch.h"
 #include "kernels/number.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -18,7 +19,7 @@ HWY_BEFORE_NAMESPACE();
 namespace varve::kernels::HWY_NAMESPACE {
 
 constexpr size_t kBatchPages = 8;     // pages between two updates of the running maxima
-constexpr size_t kAheadPages = 3;     // how far a page is fetched before its use
+constexpr size_t kAheadHalves = 6;    // keys or values of a page are fetched so long before use
 constexpr size_t kStepChannels = 32;  // channels of a value that share a step
 constexpr size_t kBatchTokens = kBatchPages * kBlockTokens;
 
@@ -40,6 +41,7 @@ struct State {
   float* steps;      // [groups][32], value steps of an int8 page
   float* scaled_p;   // [rows][groups][32], probabilities times steps
   uint8_t* codes;    // [48 * head_dim], keys of an int8 page
+  cpu::PageFetch* fetch;
 };
 
 // Keys t0.. of two neighbouring channels as vectors of tokens.
@@ -123,7 +125,7 @@ HWY_INLINE void unpack_codes(const uint8_t* top, const uint8_t* mid, const uint8
 // logits[r * kBatchTokens + t] = q_r . key t + row_const[r] for kRows rows and all tokens.
 template <size_t kRows, class Keys>
 HWY_INLINE void key_products(const Keys& keys, const float* q, size_t head_dim,
-                             const float* row_const, float* logits) {
+                             const float* row_const, float* logits, cpu::PageFetch* fetch) {
   for (size_t t0 = 0; t0 < kBlockTokens; t0 += kPassTokens) {
     VF sum0[kRows], sum1[kRows], more0[kRows], more1[kRows];  // four chains hide the latency
     for (size_t r = 0; r < kRows; ++r) {
@@ -131,6 +133,7 @@ HWY_INLINE void key_products(const Keys& keys, const float* q, size_t head_dim,
       more0[r] = more1[r] = hn::Zero(df);
     }
     for (size_t c = 0; c < head_dim; c += 2) {
+      fetch->lines(2);
       const KeyPair k = keys.load(c, t0);
       for (size_t r = 0; r < kRows; ++r) {
         const VF even = hn::Set(df, q[r * head_dim + c]);
@@ -152,7 +155,7 @@ template <class Keys>
 void page_products(const Keys& keys, const State& s, float* logits) {
   for_row_blocks(s.rows, [&]<size_t kRows>(size_t r) {
     key_products<kRows>(keys, s.q_page + r * s.head_dim, s.head_dim, s.row_const + r,
-                        logits + r * kBatchTokens);
+                        logits + r * kBatchTokens, s.fetch);
   });
 }
 
@@ -308,6 +311,7 @@ HWY_INLINE void value_products(D d, const Values& values, const Probabilities& f
   }
   const float* p = from.p + row * from.row_stride + c / kStepChannels * from.group_stride;
   for (size_t t = 0; t < kBlockTokens; t += 2, p += 2) {
+    s.fetch->lines(kVectors);
     hn::Vec<D> first[kVectors], second[kVectors];
     for (size_t i = 0; i < kVectors; ++i) values.load(d, t, c + i * n, first[i], second[i]);
     for (size_t r = 0; r < kRows; ++r) {
@@ -426,47 +430,46 @@ State make_state(size_t rows, size_t head_dim) {
   return s;
 }
 
-HWY_INLINE void prefetch_page(const KvPage& page, size_t head_dim) {
-  if (page.live_mask == 0) return;  // may have no body
-  const size_t bytes = body_bytes(page.format, head_dim);
-  for (size_t i = 0; i < bytes; i += 64) hwy::Prefetch(page.body + i);
-  if (page.format != KvFormat::kInt8) return;
-  for (size_t i = 0; i < 14 * head_dim; i += 64) hwy::Prefetch(page.index + i);
-}
-
 HWY_INLINE bool any_visible(const QueryTile& tile, const KvPage& page) {
   const int64_t last = int64_t{tile.offset} + tile.n_queries - 1;
   return causal_mask(page, last + int64_t{page.distance} * int64_t{kBlockTokens}) != 0;
 }
 
 template <class D>
-void attend_pages(D d, const QueryTile& tile, const KvPage* pages, size_t n_pages, const State& s) {
-  const KvPage* batch[kBatchPages];
-  size_t n_batch = 0;
-  const auto finish_batch = [&] {
-    update_softmax(s, n_batch * kBlockTokens);
-    for (size_t b = 0; b < n_batch; ++b) {
-      page_values(d, *batch[b], s, s.logits + b * kBlockTokens);
-    }
-    n_batch = 0;
+void attend_pages(D d, const QueryTile& tile, const std::vector<const KvPage*>& pages,
+                  const State& s) {
+  size_t half = 0;
+  const auto fetch_next = [&] {
+    s.fetch->set(cpu::half_of(pages, kBatchPages, half++), s.head_dim);
   };
-  for (size_t p = 0; p < n_pages; ++p) {
-    if (p + kAheadPages < n_pages) prefetch_page(pages[p + kAheadPages], s.head_dim);
-    if (!any_visible(tile, pages[p])) continue;
-    page_logits(d, tile, pages[p], s, s.logits + n_batch * kBlockTokens);
-    batch[n_batch++] = &pages[p];
-    if (n_batch == kBatchPages) finish_batch();
+  while (half < kAheadHalves) fetch_next();
+  for (size_t first = 0; first < pages.size(); first += kBatchPages) {
+    const size_t n = std::min(kBatchPages, pages.size() - first);
+    for (size_t b = 0; b < n; ++b) {
+      fetch_next();
+      page_logits(d, tile, *pages[first + b], s, s.logits + b * kBlockTokens);
+    }
+    update_softmax(s, n * kBlockTokens);
+    for (size_t b = 0; b < n; ++b) {
+      fetch_next();
+      page_values(d, *pages[first + b], s, s.logits + b * kBlockTokens);
+    }
   }
-  if (n_batch != 0) finish_batch();
 }
 
 void attend_rows(const QueryTile& tile, const KvPage* pages, size_t n_pages, float* o,
                  size_t o_stride, float* lse, size_t lse_stride) {
   const size_t head_dim = tile.rope->head_dim;
-  for (size_t p = 0; p < std::min(kAheadPages, n_pages); ++p) prefetch_page(pages[p], head_dim);
-  const State s = make_state(size_t{tile.n_queries} * tile.group, head_dim);
+  thread_local std::vector<const KvPage*> visible;
+  visible.clear();
+  for (size_t p = 0; p < n_pages; ++p) {
+    if (any_visible(tile, pages[p])) visible.push_back(&pages[p]);
+  }
+  cpu::PageFetch fetch;
+  State s = make_state(size_t{tile.n_queries} * tile.group, head_dim);
+  s.fetch = &fetch;
   load_queries(tile, 1, s.q);
-  with_channel_tag(head_dim, [&](auto d) { attend_pages(d, tile, pages, n_pages, s); });
+  with_channel_tag(head_dim, [&](auto d) { attend_pages(d, tile, visible, s); });
   for (size_t r = 0; r < s.rows; ++r) {
     const size_t i = r / tile.group, g = r % tile.group;
     const float inverse = s.sum[r] > 0 ? 1.0f / s.sum[r] : 0.0f;
