@@ -369,8 +369,9 @@ void LaneImpl::publish() {
   status_.peak = is_peak_;
   status_.usage = usage;
   status_.demotions = n_demotions_;
-  if (std::exchange(has_progress_, false))
-    last_progress_us_ = std::max<uint64_t>(1, clock_.now_us());
+  if (!std::exchange(has_progress_, false)) return;
+  ++status_.progress;
+  last_progress_us_ = std::max<uint64_t>(1, clock_.now_us());
 }
 
 }  // namespace varve

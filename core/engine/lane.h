@@ -43,7 +43,8 @@ struct LaneStatus {
   uint32_t running = 0, waiting = 0, concurrency = 0, queue_max = 0;
   uint64_t steps = 0, step_clips = 0;  // answers of the batching plugin that broke a limit
   bool peak = false;
-  absl::Time last_progress = absl::InfinitePast();  // a token was computed
+  uint64_t progress = 0;                            // grows whenever tokens were computed
+  absl::Time last_progress = absl::InfinitePast();  // when that was, by the wall clock of now
   absl::Duration oldest_wait = absl::ZeroDuration();
   mri_kv_usage usage{};  // of all running contexts
   uint64_t kept_prefix_bytes = 0, budget_bytes = 0, used_bytes = 0;

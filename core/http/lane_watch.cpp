@@ -8,9 +8,9 @@ LaneWatch::Clock::duration LaneWatch::stalled_for(const std::string& name, const
   const auto [at, is_new] = looks_.try_emplace(name);
   Look& look = at->second;
   const bool running = status.running > 0;
-  const bool waits = !is_new && running && look.running && look.progress == status.last_progress;
+  const bool waits = !is_new && running && look.running && look.progress == status.progress;
   look.running = running;
-  look.progress = status.last_progress;
+  look.progress = status.progress;
   if (!waits) look.since = now;
   return now - look.since;
 }

@@ -27,7 +27,7 @@ class LaneWatch {
  private:
   struct Look {
     bool running = false;
-    absl::Time progress;  // a mark, never compared with a clock
+    uint64_t progress = 0;
     Clock::time_point since;
   };
 

@@ -307,6 +307,16 @@ TEST_F(LaneTest, GrowsWithTheQueueAndShrinksAfter) {
   EXPECT_FALSE(lane_->status().peak);
 }
 
+// Whoever watches the lane compares two looks.
+TEST_F(LaneTest, ProgressStandsStillWhileNothingIsComputed) {
+  start({});
+  submit(request("four steps", 4))->wait();
+  while (lane_->status().progress < 4) std::this_thread::yield();
+  const LaneStatus first = lane_->status(), second = lane_->status();
+  EXPECT_EQ(first.progress, second.progress);
+  EXPECT_GT(first.last_progress, absl::InfinitePast());
+}
+
 TEST_F(LaneTest, DrainsThenAborts) {
   start({}, {{"delay_ms", number(1)}, {"trained_tokens", number(100000)}});
   const auto quick = submit(request("quick", 20));
