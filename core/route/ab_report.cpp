@@ -162,6 +162,11 @@ constexpr Depth kDepths[] = {{"all", 0, UINT64_MAX},
                              {"16-64K", 16384, 65536},
                              {"64K+", 65536, UINT64_MAX}};
 
+// Where nothing at all is allowed, the whole range counts.
+double clip_for(double limit, double largest) {
+  return limit > 0 ? std::min(kQualityClip * limit, largest) : largest;
+}
+
 QualityBand compare_quality(const Depth& depth, const std::vector<QualitySample>& samples,
                             const std::string& arm, const ExperimentConfig& config) {
   std::set<uint64_t> seen;
@@ -179,9 +184,8 @@ QualityBand compare_quality(const Depth& depth, const std::vector<QualitySample>
   band.depth = depth.name;
   band.units = kld.size();
   const double alpha = config.alpha / kGuardrails;
-  const double kld_clip = std::min(kQualityClip * config.kld_max, 10.0);
   const double differs_max = 1 - config.top1_min;
-  const double differs_clip = std::min(kQualityClip * differs_max, 1.0);
+  const double kld_clip = clip_for(config.kld_max, 10), differs_clip = clip_for(differs_max, 1);
   for (size_t i = 0; i < kld.size(); ++i)
     band.clipped += kld[i] > kld_clip || differs[i] > differs_clip ? 1 : 0;
   band.delta_nll = statistics::mean_interval(delta_nll, -kDeltaNllClip, kDeltaNllClip, alpha);
@@ -210,15 +214,38 @@ std::vector<Exposure> rows_of(const AbLog& log, const ExperimentRecord& record) 
   return rows;
 }
 
-std::vector<ArmData> data_of(const std::vector<Exposure>& rows, const ExperimentRecord& record) {
-  statistics::Units units(record.arms);
+std::vector<ArmData> data_of(const std::vector<Exposure>& rows, const ExperimentRecord& record,
+                             statistics::TimeSpan when) {
+  statistics::Units units(record.arms, when);
   for (const Exposure& row : rows) units.add(row);
   return units.arms();
 }
 
+// The last split that gave traffic to both. Only its units are compared: after a ramp most of the
+// treatment's came later than most of the control's, perhaps at another time of day.
+size_t deciding_split(const ExperimentRecord& record, size_t arm) {
+  for (size_t i = record.splits.size(); i-- > 0;) {
+    const std::vector<double>& weights = record.splits[i].weights;
+    if (weights[0] > 0 && weights[arm] > 0) return i;
+  }
+  return record.splits.size() - 1;
+}
+
+statistics::TimeSpan span_of(const ExperimentRecord& record, size_t split) {
+  statistics::TimeSpan span;
+  if (split > 0) span.from_s = record.splits[split].from_s;
+  if (split + 1 < record.splits.size()) span.to_s = record.splits[split + 1].from_s;
+  return span;
+}
+
+std::vector<ArmData> deciding_data(const std::vector<Exposure>& rows,
+                                   const ExperimentRecord& record, size_t arm) {
+  return data_of(rows, record, span_of(record, deciding_split(record, arm)));
+}
+
 // Of the units of the first and the given arm, by design.
 double control_part(const ExperimentRecord& record, size_t arm) {
-  const std::vector<double>& weights = record.splits.front().weights;
+  const std::vector<double>& weights = record.splits[deciding_split(record, arm)].weights;
   const double sum = weights[0] + weights[arm];
   return sum > 0 ? std::clamp(weights[0] / sum, 0.01, 0.99) : 0.5;
 }
@@ -234,7 +261,7 @@ Gate aa_gate(const AbLog& log, const ExperimentRecord& record) {
     const absl::StatusOr<ExperimentRecord> aa = read_record(name, log.events);
     if (!aa.ok() || aa->config.mode != "aa" || aa->config.name == record.config.name) continue;
     const std::vector<Exposure> rows = rows_of(log, *aa);
-    const std::vector<ArmData> arms = data_of(rows, *aa);
+    const std::vector<ArmData> arms = deciding_data(rows, *aa, 1);
     if (arms[0].units < kAaUnitsMin || arms[1].units < kAaUnitsMin) {
       gate.text = absl::StrCat("A/A run ", name, " has ", arms[0].units, " and ", arms[1].units,
                                " units; expected at least ", kAaUnitsMin, " in each arm");
@@ -242,6 +269,7 @@ Gate aa_gate(const AbLog& log, const ExperimentRecord& record) {
     }
     ExperimentConfig same = aa->config;
     same.margin = 0;
+    same.alpha /= 2;  // two questions
     const double part = control_part(*aa, 1);
     const bool alarm =
         compare_quantiles(kQuestions[0], arms[0], arms[1], same, part).verdict == Verdict::kWorse ||
@@ -262,9 +290,10 @@ Gate aa_gate(const AbLog& log, const ExperimentRecord& record) {
 }
 
 TreatmentReport report_treatment(const AbLog& log, const std::vector<Exposure>& rows,
-                                 const std::vector<ArmData>& data, const ExperimentRecord& record,
-                                 size_t arm, const std::vector<ArmSummary>& arms) {
+                                 const ExperimentRecord& record, size_t arm,
+                                 const std::vector<ArmSummary>& arms) {
   TreatmentReport treatment;
+  const std::vector<ArmData> data = deciding_data(rows, record, arm);
   treatment.arm = record.arms[arm];
   if (record.config.mode == "switchback") {
     treatment.comparisons = {
@@ -316,7 +345,10 @@ absl::StatusOr<AbReport> make_ab_report(const AbLog& log, const std::string& exp
   AbReport report;
   report.record = *record;
   const std::vector<Exposure> rows = rows_of(log, *record);
-  const std::vector<ArmData> data = data_of(rows, *record);
+  const std::vector<ArmData> data = data_of(rows, *record, {});
+  size_t latest = 0;  // deciding split of the treatments
+  for (size_t arm = 1; arm < data.size(); ++arm)
+    latest = std::max(latest, deciding_split(*record, arm));
   for (size_t arm = 0; arm < data.size(); ++arm) {
     report.arms.push_back({record->arms[arm], data[arm].units, data[arm].requests, data[arm].errors,
                            data[arm].kv_bytes / data[arm].kv_tokens});
@@ -324,16 +356,16 @@ absl::StatusOr<AbReport> make_ab_report(const AbLog& log, const std::string& exp
   for (const ExperimentEvent& event : log.events) {
     if (event.experiment == experiment) report.events.push_back(event);
   }
-  report.gates = {statistics::sample_ratio_gate(*record, rows),
-                  statistics::crossover_gate(*record, rows),
-                  statistics::balance_gate(*record, data)};
+  report.gates = {
+      statistics::sample_ratio_gate(*record, rows), statistics::crossover_gate(*record, rows),
+      statistics::balance_gate(*record, data_of(rows, *record, span_of(*record, latest)))};
   if (record->config.mode != "aa") report.gates.push_back(aa_gate(log, *record));
   report.is_valid = std::none_of(report.gates.begin(), report.gates.end(), [](const Gate& gate) {
     return gate.state == Gate::State::kBroken;
   });
   if (!report.is_valid) return report;
   for (size_t arm = 1; arm < data.size(); ++arm)
-    report.treatments.push_back(report_treatment(log, rows, data, *record, arm, report.arms));
+    report.treatments.push_back(report_treatment(log, rows, *record, arm, report.arms));
   return report;
 }
 

@@ -16,7 +16,8 @@ namespace varve {
 enum class Verdict { kNotYet, kGoodEnough, kWorse };
 
 // One question: is the treatment at most so much worse than the control? Each answer is wrong with
-// probability at most `alpha`, over all looks together: the experiment's own for the primary
+// probability at most `alpha`, over all looks at one split of the traffic together (a change of
+// weights begins a new comparison): the experiment's own for the primary
 // question, that divided by the number of guardrails for each other one.
 struct Comparison {
   std::string metric;  // "ttft p95"

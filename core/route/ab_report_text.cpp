@@ -96,6 +96,9 @@ void append_treatment(std::string& text, const AbReport& report, const Treatment
                         "  * decides, wrong at most %g%% of the time however often it is looked "
                         "at; the rest are guardrails\n",
                         100 * report.record.config.alpha);
+  if (report.record.splits.size() > 1)
+    text +=
+        "  of the units that came since the last change of weights that left both arms traffic\n";
   if (treatment.quality.empty()) {
     text += "  quality: no request was replayed (shadow_percent)\n";
   } else {

@@ -31,6 +31,11 @@ void Units::add(const Exposure& row) {
   if (!is_counted(row) || row.burn_in) return;
   const size_t number = arm_number(row.arm);
   if (number == SIZE_MAX) return;
+  const auto [at, is_new] = seen_.try_emplace(row.unit_hash);
+  Seen& seen = at->second;
+  const bool is_within = row.wall_s >= when_.from_s && row.wall_s < when_.to_s;
+  if (is_new) seen.is_counted = is_within;
+  if (!seen.is_counted || !is_within) return;
   ArmData& arm = arms_[number];
   ++arm.requests;
   arm.errors += is_failure(row) ? 1 : 0;
@@ -38,7 +43,6 @@ void Units::add(const Exposure& row) {
     arm.kv_bytes += static_cast<double>(row.hot_bytes + row.warm_bytes + row.cold_bytes);
     arm.kv_tokens += static_cast<double>(row.prompt_tokens + row.output_tokens);
   }
-  Seen& seen = seen_[row.unit_hash];
   if (seen.requests == 0) {
     seen.arm = number;
     ++arm.units;
@@ -70,6 +74,8 @@ std::vector<double> block_differences(std::span<const Exposure> rows, const std:
     block.sum += std::log(latency);
     block.n += 1;
   }
+  // The last one may not be over: its mean still moves.
+  if (!blocks.empty()) blocks.erase(std::prev(blocks.end()));
   std::vector<double> differences;
   const Block* open = nullptr;
   for (const auto& [number, block] : blocks) {

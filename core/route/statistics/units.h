@@ -36,11 +36,18 @@ struct ArmData {
   double kv_bytes = 0, kv_tokens = 0;                // sums over requests that ended well
 };
 
-// Rows in the order of the log. Forced, shadow and burn-in rows, and rows of other arms, are left
-// out.
+// A stretch of wall time, seconds since 1970; the end is not in it.
+struct TimeSpan {
+  double from_s = -std::numeric_limits<double>::infinity();
+  double to_s = std::numeric_limits<double>::infinity();
+};
+
+// Rows in the order of the log. Forced, shadow and burn-in rows, rows of other arms, and units
+// whose first request lies outside of `when`, are left out.
 class Units {
  public:
-  explicit Units(std::vector<std::string> arms) : names_(std::move(arms)), arms_(names_.size()) {}
+  explicit Units(std::vector<std::string> arms, TimeSpan when = {})
+      : names_(std::move(arms)), when_(when), arms_(names_.size()) {}
   void add(const Exposure& row);
   const std::vector<ArmData>& arms() const { return arms_; }
   // SIZE_MAX when it is none of this experiment's.
@@ -50,8 +57,10 @@ class Units {
   struct Seen {
     size_t arm = 0;
     uint32_t requests = 0;
+    bool is_counted = false;
   };
   std::vector<std::string> names_;
+  TimeSpan when_;
   std::vector<ArmData> arms_;
   absl::flat_hash_map<uint64_t, Seen> seen_;
 };
@@ -60,8 +69,9 @@ class Units {
 inline bool is_counted(const Exposure& row) { return !row.forced && !row.is_shadow; }
 
 // Differences of mean log latency between neighbouring time blocks of different arms, treatment
-// minus control, in time order. Each block is used once; a drift that is slow against a block's
-// length cancels, and the random order of arms makes what is left of it average out.
+// minus control, in time order. Each block but the last, which may not be over, is used once; a
+// drift that is slow against a block's length cancels, and the random order of arms makes what is
+// left of it average out.
 std::vector<double> block_differences(std::span<const Exposure> rows, const std::string& control,
                                       const std::string& treatment, double Exposure::*latency_ms);
 

@@ -34,6 +34,7 @@ ExperimentConfig experiment(const char* name, const char* mode) {
 struct Story {
   uint64_t n_units = 6000;
   double slowdown = 1, treatment_share = 0.5, longer_prompts = 1, errors = 0, kld = 0.002;
+  double busy = 1;  // how much slower both arms are
   uint64_t n_samples = 0;
   bool crosses = false;
   uint64_t block_units = 0;  // of a switchback
@@ -59,7 +60,7 @@ void play(const ExperimentConfig& config, const Story& story, AbLog& log, uint64
     row.arm = arm_name(config, is_treatment ? 1 : 0);
     row.class_name = config.class_name;
     row.wall_s = kStart + 10 + static_cast<double>(i);
-    const double slow = is_treatment ? story.slowdown : 1;
+    const double slow = story.busy * (is_treatment ? story.slowdown : 1);
     row.prompt_tokens = static_cast<uint64_t>(1000 * std::exp(normal(random)) *
                                               (is_treatment ? story.longer_prompts : 1));
     row.output_tokens = 10;
@@ -195,8 +196,8 @@ TEST(AbReport, ABrokenGateHidesTheResult) {
   }
 }
 
-TEST(AbReport, ARampIsNoSampleRatioMismatchAndNoCrossover) {
-  AbLog log;
+// From 10 % to 50 %. Returns when that was.
+double play_ramp(const Story& after_ramp, AbLog& log) {
   ExperimentConfig config = experiment("memory", "unit");
   config.arms[0].weight = 90;
   config.arms[1].weight = 10;
@@ -205,21 +206,71 @@ TEST(AbReport, ARampIsNoSampleRatioMismatchAndNoCrossover) {
   play(config, story, log);
   config.arms[0].weight = config.arms[1].weight = 50;
   const double later = log.exposures.back().wall_s + 5;
-  log.events.push_back(experiment_event(config, "weights changed", "", later));
-  // The units of the added share move and are seen again in the other arm.
   AbLog after;
-  story.treatment_share = 0.5;
-  play(config, story, after, 2);
+  play(config, after_ramp, after, 2);
   for (Exposure& row : after.exposures) row.wall_s += later - kStart;
+  log.events.push_back(experiment_event(config, "weights changed", "", later));
+  log.exposures.insert(log.exposures.end(), after.exposures.begin(), after.exposures.end());
+  return later;
+}
+
+TEST(AbReport, ARampIsNoSampleRatioMismatchAndNoCrossover) {
+  AbLog log;
+  const double later = play_ramp({}, log);
+  // The units of the added share move and are seen again in the other arm.
   Exposure moved = log.exposures.front();
   moved.arm = moved.arm == "exact" ? "lossy" : "exact";
   moved.wall_s = later + 50;
-  log.exposures.insert(log.exposures.end(), after.exposures.begin(), after.exposures.end());
   log.exposures.push_back(moved);
   const auto report = make_ab_report(log, "memory", {});
   ASSERT_TRUE(report.ok());
   EXPECT_EQ(report->record.splits.size(), 2u);
   EXPECT_TRUE(report->is_valid) << ab_report_text(*report);
+}
+
+// Most of the treatment's units come when both arms are slower, and with longer prompts.
+TEST(AbReport, ARampIntoBusyHoursIsNoSlowdown) {
+  Story busy;
+  busy.busy = 2;
+  AbLog log;
+  const double later = play_ramp(busy, log);
+  for (Exposure& row : log.exposures) {
+    if (row.wall_s > later) row.prompt_tokens *= 2;
+  }
+  auto report = make_ab_report(log, "memory", {});
+  ASSERT_TRUE(report.ok());
+  ASSERT_TRUE(report->is_valid) << ab_report_text(*report);
+  EXPECT_EQ(report->arms[0].units + report->arms[1].units, 12000u);
+  EXPECT_EQ(report->treatments.at(0).comparisons.front().verdict, Verdict::kGoodEnough);
+  EXPECT_THAT(ab_report_text(*report), HasSubstr("since the last change of weights"));
+
+  // An arm that was stopped is judged by what came before.
+  ExperimentConfig stopped = report->record.config;
+  stopped.arms[0].weight = 100;
+  stopped.arms[1].weight = 0;
+  log.events.push_back(
+      experiment_event(stopped, "arm stopped", "", log.exposures.back().wall_s + 20));
+  report = make_ab_report(log, "memory", {});
+  ASSERT_TRUE(report.ok());
+  ASSERT_TRUE(report->is_valid) << ab_report_text(*report);
+  EXPECT_EQ(report->treatments.at(0).comparisons.front().verdict, Verdict::kGoodEnough);
+}
+
+TEST(AbReport, LimitsOfNothingAtAllAreNeverGoodEnough) {
+  ExperimentConfig config = experiment("memory", "unit");
+  config.kld_max = 0;
+  config.top1_min = 1;
+  const std::pair<double, Verdict> cases[] = {{0.002, Verdict::kNotYet}, {0.5, Verdict::kWorse}};
+  for (const auto& [kld, verdict] : cases) {
+    Story story;
+    story.n_samples = 3000;
+    story.kld = kld;
+    AbLog log;
+    play(config, story, log);
+    const auto report = make_ab_report(log, "memory", {});
+    ASSERT_TRUE(report.ok());
+    EXPECT_EQ(report->treatments.at(0).quality.front().verdict, verdict) << kld;
+  }
 }
 
 TEST(AbReport, UsesTheAaRunOfTheSameLog) {

@@ -301,6 +301,18 @@ TEST(Simulation, IntervalsHoldAtAllLooksAtOnce) {
   EXPECT_LE(mean_misses, runs / 20);
 }
 
+TEST(Simulation, ABlockThatMayNotBeOverDoesNotCount) {
+  std::vector<Exposure> rows(3);
+  for (uint64_t i = 0; i < rows.size(); ++i) {
+    rows[i].block = i;
+    rows[i].arm = i % 2 == 0 ? "old" : "new";
+    rows[i].ttft_ms = 100;
+  }
+  EXPECT_EQ(block_differences(rows, "old", "new", &Exposure::ttft_ms).size(), 1u);
+  rows.pop_back();
+  EXPECT_TRUE(block_differences(rows, "old", "new", &Exposure::ttft_ms).empty());
+}
+
 TEST(Simulation, SwitchbackBlocksFindASlowDownAndNothingElse) {
   // Blocks of correlated load: a random walk moves both arms.
   const int runs = std::max(20, 1000 / kShare);
