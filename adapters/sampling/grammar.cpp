@@ -10,6 +10,7 @@ namespace {
 constexpr size_t kHeadsMax = 4096;             // stacks that one state may stand for
 constexpr size_t kNodesMax = 500'000;          // 24 bytes each: depth of an answer and width
 constexpr size_t kStatesMax = 4096;            // 600 bytes each; older ones are made again
+constexpr size_t kBeyondAsciiMax = 100'000;    // 50 bytes each; forgotten and made again
 constexpr uint64_t kCheckWorkMax = 2'000'000;  // about 50 ms
 constexpr uint64_t kTokenWorkMax = 4'000'000;  // for all tokens of the vocabulary
 constexpr uint64_t kStateWork = 100;
@@ -46,6 +47,7 @@ void GrammarAutomaton::work(uint64_t units) {
 void GrammarAutomaton::start_token() {
   work_left_ = kTokenWorkMax;
   if (states_.size() > kStatesMax) forget_states();
+  if (beyond_ascii_.size() > kBeyondAsciiMax) beyond_ascii_.clear();
 }
 
 void GrammarAutomaton::forget_states() {
