@@ -95,8 +95,8 @@ void add_health_routes(Service& service, std::vector<Route>& routes) {
     add(pattern, Scope::kPublic, [s, watch] { return ready(*s, *watch); });
   add("/health", Scope::kPublic, [s, watch] { return health(*s, *watch); });
   add("/version", Scope::kPublic, [s] { return version(*s); });
-  const bool has_keys = !service.dispatcher->server_config().keys_path.empty();
-  add("/metrics", has_keys ? Scope::kInference : Scope::kPublic, [s] { return metrics(*s); });
+  // Without keys everybody may read it, and keys that a reload brings close it.
+  add("/metrics", Scope::kInference, [s] { return metrics(*s); });
 }
 
 }  // namespace varve::http

@@ -74,8 +74,12 @@ class MriRoutes {
     if (!placement.ok()) return placement.status();
     const absl::Status limited = limit(*placement, &*init);
     if (!limited.ok()) return limited;
+    const absl::Status charged =
+        service_.dispatcher->charge(arrival, *placement, init->tokens.size());
+    if (!charged.ok()) return charged;
     const auto context = std::make_shared<MriContext>();
     context->tenant = request.who.tenant;
+    context->placement = *placement;
     context->runtime = placement->lane->stack().runtime();
     context->priority = placement->priority;
     context->n_vocabulary = placement->lane->model().vocab_size;
@@ -100,11 +104,13 @@ class MriRoutes {
     absl::StatusOr<MriStep> step = parse_step(frame, limits_);
     if (!step.ok()) return step.status();
     std::vector<uint64_t> ids;
+    uint64_t n_tokens = 0;
     for (MriStepSeq& seq : step->seqs) {
       auto context = contexts_.find(request.who.tenant, seq.ctx);
       if (!context.ok()) return context.status();
       seq.context = *std::move(context);
       ids.push_back(seq.ctx);
+      n_tokens += seq.tokens.size();
       if (seq.context->runtime.self != step->seqs.front().context->runtime.self) {
         return invalid("seqs",
                        "found contexts of different stacks; expected those of one: the "
@@ -112,6 +118,10 @@ class MriRoutes {
       }
     }
     const auto first = step->seqs.front().context;
+    Arrival arrival;
+    arrival.who = request.who;
+    const absl::Status charged = service_.dispatcher->charge(arrival, first->placement, n_tokens);
+    if (!charged.ok()) return charged;
     return enqueue(call, *first, std::move(ids), [this, call, step = *std::move(step)] {
       return deliver(call, run_step(step, limits_, service_.turnstile, call->cancel, &call->body));
     });

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/base/mutex.h"
+#include "core/route/dispatcher.h"
 #include "mri/kind/runtime.h"
 #include "mri/sdk/host.hpp"
 
@@ -26,6 +27,7 @@ struct MriContext {
   MriContext& operator=(const MriContext&) = delete;
 
   std::string tenant;
+  Placement placement;  // where its tokens are counted
   mri::Peer<mri_runtime_v1> runtime;
   uint64_t ctx = 0;  // the runtime's number for it
   uint32_t priority = 0;

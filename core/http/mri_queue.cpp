@@ -1,6 +1,7 @@
 #include "core/http/mri_queue.h"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -79,7 +80,12 @@ void MriQueue::work() {
       tick_();
       continue;
     }
-    const std::function<void()> deliver = call.run();
+    std::function<void()> deliver;
+    try {
+      deliver = call.run();
+    } catch (const std::exception&) {
+      // No memory: the call's Responder, let go unanswered, says 500.
+    }
     call.run = nullptr;  // what it holds is let go before others take its place
     {
       const MutexLock lock(&mutex_);
@@ -88,7 +94,7 @@ void MriQueue::work() {
       if (n != n_by_tenant_.end() && --n->second == 0) n_by_tenant_.erase(n);
     }
     changed_.notify_all();
-    deliver();
+    if (deliver) deliver();
   }
 }
 

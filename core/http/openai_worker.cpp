@@ -1,5 +1,6 @@
 #include <condition_variable>
 #include <deque>
+#include <exception>
 #include <thread>
 #include <utility>
 
@@ -41,8 +42,14 @@ class OneThread final : public Worker {
     return task;
   }
 
+  // A task that throws (no memory) is dropped; its Responder then answers 500.
   void run() {
-    while (const std::function<void()> task = next()) task();
+    while (const std::function<void()> task = next()) {
+      try {
+        task();
+      } catch (const std::exception&) {
+      }
+    }
   }
 
   Mutex mutex_;

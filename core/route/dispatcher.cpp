@@ -63,6 +63,7 @@ class LaneDispatcher final : public Dispatcher {
   }
   absl::Status submit(const Arrival& arrival, const Placement& placement, GenerateRequest request,
                       std::shared_ptr<GenerateSink> sink, CancelFlag cancel) override;
+  absl::Status charge(const Arrival& arrival, const Placement& placement, uint64_t tokens) override;
   absl::StatusOr<Identity> authenticate(std::string_view key) const override;
   const std::map<std::string, std::unique_ptr<Lane>>& lanes() const override {
     return parts_.lanes;
@@ -90,7 +91,6 @@ class LaneDispatcher final : public Dispatcher {
     MutexLock lock(&mutex_);
     return snapshot_;
   }
-  absl::Status take_quota(const Arrival& arrival, const Placement& placement, uint64_t tokens);
   bool is_offered(const Snapshot& snapshot, const Placement& placement) const;
   void ended(const Ticket& ticket, const GenerateResult& result,
              const std::vector<int32_t>& answer);
@@ -129,8 +129,8 @@ absl::StatusOr<Identity> LaneDispatcher::authenticate(std::string_view key) cons
   return who;
 }
 
-absl::Status LaneDispatcher::take_quota(const Arrival& arrival, const Placement& placement,
-                                        uint64_t tokens) {
+absl::Status LaneDispatcher::charge(const Arrival& arrival, const Placement& placement,
+                                    uint64_t tokens) {
   const std::shared_ptr<const ApiKeys> keys = current()->keys;
   if (keys == nullptr) return absl::OkStatus();
   absl::Duration wait;
@@ -171,7 +171,7 @@ absl::Status LaneDispatcher::submit(const Arrival& arrival, const Placement& pla
   ticket->request_id = request.id;
   ticket->key_id = arrival.who.key_id;
   ticket->tokens = request.prompt.size() + request.max_tokens;
-  absl::Status status = take_quota(arrival, placement, ticket->tokens);
+  absl::Status status = charge(arrival, placement, ticket->tokens);
   if (!status.ok()) return status;
   if (is_offered(*current(), placement))
     ticket->request = std::make_shared<const GenerateRequest>(request);

@@ -83,6 +83,11 @@ class Dispatcher {
                               GenerateRequest request, std::shared_ptr<GenerateSink> sink,
                               CancelFlag cancel) = 0;
 
+  // Counts a request of so many tokens against the key's quota, without running anything: for what
+  // does not go through submit(). kResourceExhausted as there.
+  virtual absl::Status charge(const Arrival& arrival, const Placement& placement,
+                              uint64_t tokens) = 0;
+
   virtual absl::StatusOr<Identity> authenticate(std::string_view key) const = 0;
   // Lanes by stack name; fixed for life.
   virtual const std::map<std::string, std::unique_ptr<Lane>>& lanes() const = 0;

@@ -106,6 +106,9 @@ class FakeDispatcher final : public Dispatcher {
     request.tenant = arrival.who.tenant;
     return placement.lane->submit(std::move(request), std::move(sink), std::move(cancel));
   }
+  absl::Status charge(const Arrival&, const Placement&, uint64_t) override {
+    return absl::OkStatus();
+  }
   absl::StatusOr<Identity> authenticate(std::string_view) const override { return Identity{}; }
   const std::map<std::string, std::unique_ptr<Lane>>& lanes() const override { return lanes_; }
   Lane& main_lane() const override { return *lane; }

@@ -96,6 +96,9 @@ class FakeDispatcher : public Dispatcher {
                       std::shared_ptr<GenerateSink>, CancelFlag) override {
     return absl::UnimplementedError("fake");
   }
+  absl::Status charge(const Arrival&, const Placement&, uint64_t) override {
+    return absl::OkStatus();
+  }
   absl::StatusOr<Identity> authenticate(std::string_view) const override { return Identity{}; }
   const std::map<std::string, std::unique_ptr<Lane>>& lanes() const override { return lanes_; }
   Lane& main_lane() const override { return *lane_; }
@@ -191,15 +194,10 @@ TEST_F(HealthTest, TellsWhatItIs) {
   EXPECT_EQ(version["mri"], "1.1");
 }
 
-TEST_F(HealthTest, MetricsAreTextAndPublicWithoutKeys) {
+TEST_F(HealthTest, MetricsAreTextAndNeedAKeyWhereKeysAre) {
   const Response response = get("/metrics");
   EXPECT_EQ(response.content_type, "text/plain; version=0.0.4; charset=utf-8");
   EXPECT_NE(response.body.find("varve_build_info"), std::string::npos);
-  EXPECT_EQ(route("/metrics").scope, Scope::kPublic);
-}
-
-TEST_F(HealthTest, MetricsNeedAKeyWhenThereAreKeys) {
-  dispatcher_.settings.server.keys_path = "keys.toml";
   EXPECT_EQ(route("/metrics").scope, Scope::kInference);
   EXPECT_EQ(route("/livez").scope, Scope::kPublic);
 }

@@ -55,6 +55,10 @@ class StackDispatcher final : public Dispatcher {
                       std::shared_ptr<GenerateSink>, CancelFlag) override {
     return absl::UnavailableError("not here");
   }
+  absl::Status charge(const Arrival&, const Placement&, uint64_t tokens) override {
+    charged += tokens;
+    return quota;
+  }
   absl::StatusOr<Identity> authenticate(std::string_view) const override { return Identity{}; }
   const std::map<std::string, std::unique_ptr<Lane>>& lanes() const override { return lanes_; }
   Lane& main_lane() const override { return *lanes_.begin()->second; }
@@ -69,6 +73,8 @@ class StackDispatcher final : public Dispatcher {
   ServeConfig config() const override { return {}; }
   void drain(absl::Time) override {}
 
+  uint64_t charged = 0;                   // tokens
+  absl::Status quota = absl::OkStatus();  // what charge() says
   std::map<std::string, std::unique_ptr<Lane>> lanes_;
 };
 

@@ -264,6 +264,18 @@ TEST_F(MriTest, ContextsBelongToTheirTenantAndAreCapped) {
   make_context("again");
 }
 
+TEST_F(MriTest, TokensCountAgainstTheKeysQuota) {
+  start_mri();
+  const uint64_t ctx = make_context("hello");
+  EXPECT_EQ(dispatcher_.charged, 5u);
+  const json step = {{"seqs", {{{"ctx", ctx}, {"tokens", tokens("abc")}}}}};
+  EXPECT_EQ(post("forward_step", step).status, 200);
+  EXPECT_EQ(dispatcher_.charged, 8u);
+  dispatcher_.quota = absl::ResourceExhaustedError("quota");
+  EXPECT_EQ(post("forward_step", step).status, 429);
+  EXPECT_EQ(post("init_context", {{"tokens", tokens("x")}}).status, 429);
+}
+
 TEST_F(MriTest, CallsOnOneContextWaitForEachOther) {
   start_mri();
   const uint64_t ctx = make_context("abc", "slow");
