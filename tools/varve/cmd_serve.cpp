@@ -1,4 +1,5 @@
 // varve serve: the profile's stacks behind an OpenAI-compatible server, until a signal ends it.
+#include <chrono>
 #include <csignal>
 #include <iostream>
 #include <set>
@@ -212,9 +213,12 @@ int drain(const ServeConfig& config, sigset_t signals, Serving& serving) {
       absl::StrCat("draining for up to ", absl::FormatDuration(config.server.shutdown_timeout),
                    "; a second signal ends at once"));
   const absl::Time deadline = absl::Now() + config.server.shutdown_timeout;
+  const auto end =
+      std::chrono::steady_clock::now() + absl::ToChronoMilliseconds(config.server.shutdown_timeout);
+  const bool is_busy = serving.server->open_requests() > 0;
   serving.replay->stop();
   serving.dispatcher->drain(deadline);
-  const bool cut_off = absl::Now() >= deadline;
+  const bool cut_off = is_busy && std::chrono::steady_clock::now() >= end;
   const absl::Time last = absl::Now() + kLastBytes;
   while (serving.server->open_requests() > 0 && absl::Now() < last)
     absl::SleepFor(absl::Milliseconds(10));
