@@ -12,7 +12,7 @@ constexpr size_t kNodesMax = 500'000;          // 24 bytes each: depth of an ans
 constexpr size_t kStatesMax = 4096;            // 600 bytes each; older ones are made again
 constexpr size_t kBeyondAsciiMax = 100'000;    // 50 bytes each; forgotten and made again
 constexpr uint64_t kCheckWorkMax = 2'000'000;  // about 50 ms
-constexpr uint64_t kTokenWorkMax = 4'000'000;  // for all tokens of the vocabulary
+constexpr uint64_t kTokenWorkMax = 1'000'000;  // for all tokens of the vocabulary: about 25 ms
 constexpr uint64_t kStateWork = 100;
 constexpr int32_t kUnknown = -2, kDead = -1;
 
