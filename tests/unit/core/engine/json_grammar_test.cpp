@@ -5,6 +5,7 @@
 
 #include <random>
 
+#include "absl/strings/str_cat.h"
 #include "adapters/sampling/grammar.h"
 
 namespace varve {
@@ -183,11 +184,11 @@ TEST(JsonGrammar, NamesWhatItCannotHoldTo) {
 
 TEST(JsonGrammar, BoundsDepthAndSize) {
   std::string deep = "{}";
-  for (int i = 0; i < 100; ++i) deep = R"({"items": )" + deep + "}";
+  for (int i = 0; i < 100; ++i) deep = absl::StrCat(R"({"items": )", deep, "}");
   EXPECT_THAT(error_of(deep), HasSubstr("nested deeper than 64"));
   EXPECT_THAT(error_of(R"({"title": ")" + std::string(70000, 'x') + R"("})"), HasSubstr("bytes"));
   std::string wide = R"({"additionalProperties": {}, "properties": {)";
-  for (int i = 0; i < 2000; ++i) wide += "\"" + std::to_string(i * 7919 % 100003) + "\": {}, ";
+  for (int i = 0; i < 2000; ++i) wide += absl::StrCat("\"", i * 7919 % 100003, "\": {}, ");
   EXPECT_THAT(error_of(wide + R"("z": {}}})"), HasSubstr("more than 65536 bytes"));
   const std::string name(300, 'n');
   EXPECT_THAT(error_of(R"({"additionalProperties": {}, "properties": {")" + name + R"(": {}}})"),
