@@ -88,15 +88,16 @@ void Connection::read() {
     buffer_.clear();
     buffer_.shrink_to_fit();
   }
-  const size_t n = phase_ == Phase::kIdle ? kIdleReadBytes : kReadBytes;
+  read_space_.resize(phase_ == Phase::kIdle ? kIdleReadBytes : kReadBytes);
+  read_space_.shrink_to_fit();
   socket_.async_read_some(
-      buffer_.prepare(n),
+      asio::buffer(read_space_),
       [self = shared_from_this()](const ErrorCode& e, size_t got) { self->on_read(e, got); });
 }
 
 void Connection::on_read(const ErrorCode& error, size_t n_bytes) {
   is_reading_ = false;
-  buffer_.commit(n_bytes);
+  buffer_.commit(asio::buffer_copy(buffer_.prepare(n_bytes), asio::buffer(read_space_, n_bytes)));
   if (phase_ == Phase::kClosed) return;
   if (!error) return process();
   at_end_ = true;

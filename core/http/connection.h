@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "core/http/exchange.h"
 #include "core/http/server_core.h"
@@ -64,6 +65,8 @@ class Connection final : public std::enable_shared_from_this<Connection> {
   boost::asio::ip::tcp::socket socket_;
   boost::asio::steady_timer read_timer_, write_timer_;
   Phase phase_ = Phase::kIdle;
+  // What a pending read fills; buffer_ is consumed meanwhile.
+  std::vector<char> read_space_;
   boost::beast::flat_buffer buffer_;
   bool is_reading_ = false;
   bool at_end_ = false;  // the client sends nothing more

@@ -37,6 +37,23 @@ TEST_F(ServerTest, AnswersPipelinedRequestsInOrder) {
   for (int i = 0; i < 50; ++i) EXPECT_EQ(one.answer().body, absl::StrCat(i, " of user"));
 }
 
+// While the last request of a batch is taken from the buffer, the read of the next batch is
+// pending.
+TEST_F(ServerTest, AnswersBatchesOfPipelinedRequests) {
+  start();
+  RawClient one = client();
+  for (int batch = 1; batch <= 100'000; batch *= 10) {
+    std::string bytes;
+    for (int i = 0; i < 40; ++i) {
+      bytes += request_text(absl::StrCat("GET /v1/things/", batch + i), "X-Api-Key: user\r\n");
+    }
+    one.send(bytes);
+    for (int i = 0; i < 40; ++i) {
+      ASSERT_EQ(one.answer().body, absl::StrCat(batch + i, " of user")) << "batch " << batch;
+    }
+  }
+}
+
 TEST_F(ServerTest, ReadsARequestThatComesByteByByte) {
   start();
   RawClient one = client();
