@@ -35,7 +35,9 @@ size_t count(const Request& request, std::string_view name) {
 std::string host_name(std::string_view authority) {
   if (authority.starts_with('[')) {
     const size_t end = authority.find(']');
-    return end == std::string_view::npos ? "" : lower(authority.substr(1, end - 1));
+    if (end == std::string_view::npos) return "";
+    const std::string_view rest = authority.substr(end + 1);
+    return rest.empty() || rest.front() == ':' ? lower(authority.substr(1, end - 1)) : "";
   }
   return lower(authority.substr(0, authority.find(':')));
 }

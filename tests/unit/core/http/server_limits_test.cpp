@@ -176,7 +176,7 @@ TEST_F(ServerLimitsTest, OnlyOwnHostsAreServed) {
     EXPECT_EQ(ask_host(host), 200) << host;
   }
   for (const char* host : {"evil.example", "localhost.evil.example", "127.0.0.1.evil.example",
-                           "evil.example:8080", "", "[", "[::1", "2130706433"}) {
+                           "evil.example:8080", "", "[", "[::1", "[::1].evil", "2130706433"}) {
     EXPECT_EQ(ask_host(host), 421) << host;
   }
   EXPECT_THAT(ask("GET /health HTTP/1.1\r\nHost: evil.example\r\n\r\n").body,
