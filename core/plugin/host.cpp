@@ -21,17 +21,17 @@ struct BufferHeader {
   uint64_t bytes;
 };
 
-bool is_metric_name(std::string_view name) {
-  return !name.empty() && std::all_of(name.begin(), name.end(), [](char c) {
-    return absl::ascii_islower(c) || absl::ascii_isdigit(c) || c == '_';
-  });
-}
-
 std::string bounded(const char* s) {
   return s == nullptr ? "" : std::string(s, strnlen(s, kPluginTextBytesMax));
 }
 
 }  // namespace
+
+bool is_metric_name(std::string_view name) {
+  return !name.empty() && std::all_of(name.begin(), name.end(), [](char c) {
+    return absl::ascii_islower(c) || absl::ascii_isdigit(c) || c == '_';
+  });
+}
 
 PluginHost::PluginHost(std::string plugin, uint32_t negotiated, const HostServices& services,
                        Lookup lookup, PeerLookup peers)

@@ -38,6 +38,9 @@ struct MetricSample {
   uint64_t count = 0;
 };
 
+// [a-z0-9_]+
+bool is_metric_name(std::string_view name);
+
 // The host as one plugin sees it; its address is handed to the plugin and must not change.
 // Interfaces are called from any thread.
 class PluginHost {

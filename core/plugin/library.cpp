@@ -95,12 +95,6 @@ absl::StatusOr<const mri_plugin_entry*> map_library(const std::string& path) {
   return &library->get<const mri_plugin_entry>(kEntryName);
 }
 
-// "int8" from ".../quantizer-int8.so".
-std::string name_in_path(const std::string& path, const std::string& kind) {
-  const std::string stem = fs::path(path).stem().string();
-  return absl::StartsWith(stem, kind + "-") ? stem.substr(kind.size() + 1) : stem;
-}
-
 std::vector<std::string> libraries_in(const std::vector<std::string>& directories) {
   std::vector<std::string> paths;
   for (const std::string& directory : directories) {
@@ -130,8 +124,13 @@ absl::StatusOr<PluginLibrary> PluginLibrary::load(const std::string& path, std::
   if (!entry.ok()) return entry.status();
   absl::StatusOr<PluginInfo> info = checked_entry(**entry, path, kind, host);
   if (!info.ok()) return info.status();
-  info->name = name_in_path(path, info->kind);
+  info->name = plugin_name_in(path, info->kind);
   return PluginLibrary{*std::move(info), *entry};
+}
+
+std::string plugin_name_in(const std::string& path, const std::string& kind) {
+  const std::string stem = fs::path(path).stem().string();
+  return absl::StartsWith(stem, kind + "-") ? stem.substr(kind.size() + 1) : stem;
 }
 
 absl::StatusOr<std::string> find_plugin(const std::vector<std::string>& directories,

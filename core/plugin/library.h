@@ -45,6 +45,9 @@ struct PluginLibrary {
                                             VersionRange host = {});
 };
 
+// "int8" from "…/quantizer-int8.so".
+std::string plugin_name_in(const std::string& path, const std::string& kind);
+
 // "<directory>/<kind>-<name>.so" in the first directory that has it; a `name` with a '/' is taken
 // as an absolute path. The error names the directories and the nearest name.
 absl::StatusOr<std::string> find_plugin(const std::vector<std::string>& directories,

@@ -79,6 +79,8 @@ struct Stack::Member {
   const KindInterface& kind;
   std::unique_ptr<PluginPort> port;
   std::unique_ptr<PluginHost> host;
+  std::unique_ptr<WorkerPlugin> worker;  // the plugin's process, if it has one
+  std::unique_ptr<Member> fallback;      // in this process, when that one cannot answer
   mri_plugin* plugin = nullptr;
   mri_caps caps{};
 
@@ -96,6 +98,7 @@ struct Stack::Member {
 absl::Status Stack::Member::open() {
   ErrorSlot err(nullptr);
   const mri_status status = port->guard.contain(err.get(), [&] {
+    if (worker != nullptr) return worker->open(&plugin, err.get());
     return library.entry->open(host->abi(), library.info.negotiated, &plugin, err.get());
   });
   if (status != MRI_OK) {
@@ -135,6 +138,7 @@ absl::Status Stack::Member::check_object() {
 }
 
 void Stack::Member::close() {
+  if (fallback != nullptr) fallback->close();
   if (plugin == nullptr) return;
   ErrorSlot err(nullptr);
   if (port->guard.state() == PluginState::kActive) {
@@ -157,12 +161,55 @@ Stack::~Stack() {
   for (auto member = members_.rbegin(); member != members_.rend(); ++member) (*member)->close();
 }
 
+// Loaded into this process, or into one of its own.
+absl::StatusOr<std::unique_ptr<Stack::Member>> Stack::find_member(
+    const PluginChoice& choice) const {
+  if (!choice.isolation.is_worker) {
+    absl::StatusOr<PluginLibrary> library =
+        load_plugin(spec_.plugin_directories, choice.kind, choice.name, spec_.host_versions);
+    if (!library.ok()) return library.status();
+    return std::make_unique<Member>(choice, *std::move(library), spec_);
+  }
+  if (const std::string why = why_not_isolated(choice.kind, choice.isolation); !why.empty())
+    return absl::InvalidArgumentError(absl::StrCat("isolation: ", why));
+  const absl::StatusOr<std::string> path =
+      find_plugin(spec_.plugin_directories, choice.kind, choice.name);
+  if (!path.ok()) return path.status();
+  const HostServices& services = spec_.services;
+  absl::StatusOr<std::unique_ptr<WorkerPlugin>> worker = WorkerPlugin::start(
+      {{*path, choice.kind, absl::StrCat(choice.kind, "-", plugin_name_in(*path, choice.kind)),
+        spec_.host_versions, services.buffer_bytes_max, services.threads != nullptr,
+        services.withheld},
+       choice.isolation,
+       services.log});
+  if (!worker.ok()) return worker.status();
+  auto member = std::make_unique<Member>(choice, PluginLibrary{(*worker)->info(), nullptr}, spec_);
+  member->worker = *std::move(worker);
+  return member;
+}
+
+absl::Status Stack::open_fallback(Member& member) {
+  const std::string& name = member.choice.isolation.fallback;
+  if (!member.choice.isolation.is_worker || name.empty()) return absl::OkStatus();
+  absl::StatusOr<std::unique_ptr<Member>> fallback = find_member({member.choice.kind, name, {}});
+  if (!fallback.ok()) return fallback.status();
+  member.fallback = *std::move(fallback);
+  if (const absl::Status status = open(*member.fallback); !status.ok()) return status;
+  if (const absl::Status status = activate(*member.fallback); !status.ok()) return status;
+  member.worker->set_fallback(member.kind.proxy, member.fallback->port.get());
+  return absl::OkStatus();
+}
+
 absl::Status Stack::open(const PluginChoice& choice) {
-  absl::StatusOr<PluginLibrary> library =
-      load_plugin(spec_.plugin_directories, choice.kind, choice.name, spec_.host_versions);
-  if (!library.ok()) return library.status();
-  members_.push_back(std::make_unique<Member>(choice, *std::move(library), spec_));
-  Member& member = *members_.back();
+  absl::StatusOr<std::unique_ptr<Member>> member = find_member(choice);
+  if (!member.ok()) return member.status();
+  members_.push_back(*std::move(member));
+  if (const absl::Status status = open(*members_.back()); !status.ok()) return status;
+  return open_fallback(*members_.back());
+}
+
+absl::Status Stack::open(Member& member) {
+  const PluginChoice& choice = member.choice;
   const PluginHost::Lookup lookup = [this](std::string_view id) -> const void* {
     return id == MRI_KERNELS ? kernels() : nullptr;
   };
@@ -230,8 +277,20 @@ const mri_kernels_v1* Stack::kernels() const {
 std::vector<PluginReport> Stack::report() const {
   std::vector<PluginReport> reports;
   for (const auto& member : members_) {
-    reports.push_back({member->library.info, member->caps, member->port->guard.misbehaved(),
-                       member->host->buffer_bytes(), member->host->metrics()});
+    PluginReport report{member->library.info,
+                        member->caps,
+                        member->port->guard.misbehaved(),
+                        member->host->buffer_bytes(),
+                        member->host->metrics(),
+                        std::nullopt};
+    if (member->worker != nullptr) {
+      WorkerNumbers numbers = member->worker->numbers();
+      report.buffer_bytes = numbers.buffer_bytes;
+      report.metrics = std::move(numbers.metrics);
+      report.worker = member->worker->status();
+      report.misbehaved += report.worker->failures;
+    }
+    reports.push_back(std::move(report));
   }
   return reports;
 }

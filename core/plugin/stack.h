@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "core/plugin/host.h"
 #include "core/plugin/library.h"
 #include "core/plugin/proxy.h"
+#include "core/plugin/worker.h"
 #include "mri/ext/kernels.h"
 #include "mri/sdk/host.hpp"
 
@@ -20,6 +22,7 @@ struct PluginChoice {
   std::string kind;
   std::string name;                                   // or an absolute path
   std::vector<std::pair<std::string, Value>> params;  // others keep the plugin's default
+  Isolation isolation = {};
 };
 
 struct StackSpec {
@@ -34,9 +37,10 @@ struct StackSpec {
 struct PluginReport {
   PluginInfo info;
   mri_caps caps;
-  uint64_t misbehaved = 0;
+  uint64_t misbehaved = 0;  // deaths and late answers of its own process included
   uint64_t buffer_bytes = 0;
   std::vector<MetricSample> metrics;
+  std::optional<WorkerStatus> worker;  // of a plugin with a process of its own
 };
 
 // Destruction drains and closes the plugins, the runtime first: it is the one that calls the
@@ -75,6 +79,9 @@ class Stack {
 
   explicit Stack(const StackSpec& spec);
   absl::Status open(const PluginChoice& choice);
+  absl::StatusOr<std::unique_ptr<Member>> find_member(const PluginChoice& choice) const;
+  absl::Status open(Member& member);
+  absl::Status open_fallback(Member& member);
   absl::Status activate(Member& member);
   const void* find(std::string_view id, uint32_t ordinal, void** self) const;
 
