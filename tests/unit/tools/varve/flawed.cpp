@@ -18,7 +18,9 @@ shared_counter:
 extern "C" void nobody_has_this();
 extern "C" __attribute__((used)) void call() { nobody_has_this(); }
 #elif defined(FLAW_CONSTRUCTOR)
-__attribute__((constructor)) static void early() { plugin.reserved = 0; }
+// Volatile: clang runs at compile time what it can.
+static volatile int n_loads = 0;
+__attribute__((constructor)) static void early() { n_loads = n_loads + 1; }
 #elif defined(FLAW_PROCESS)
 #include <clocale>
 extern "C" __attribute__((used)) void set() { setlocale(LC_ALL, ""); }
