@@ -17,6 +17,7 @@ from server_process import CLASSES, FAKE, LIGHT, Server, merged
 
 PROGRAM, MODEL, SECONDS = '', '', 20
 TENANTS = 32
+ANSWERS_MIN = 3  # of each, however slow the machine is
 # The same for everybody: what could be shared wrongly.
 COMMON = 'You keep the notes of a company. ' + 'Every note has a number and a word. ' * 12
 
@@ -44,8 +45,9 @@ class IsolationTest(unittest.TestCase):
             thread.start()
         for thread in threads:
             thread.join()
+        print(f'{self.answers} answers, {self.cached} cached tokens')
         self.assertEqual(self.problems, [])
-        self.assertGreater(self.answers, TENANTS)
+        self.assertGreaterEqual(self.answers, ANSWERS_MIN * TENANTS)
         self.assertGreater(self.cached, 0)
         metrics = server.metrics('sk-0')
         running = [v for k, v in metrics.items() if k.startswith('varve_lane_running')]
@@ -57,13 +59,15 @@ class IsolationTest(unittest.TestCase):
         messages = [{'role': 'system', 'content': COMMON},
                     {'role': 'user', 'content': f'The word of note {number} is {mine}. '
                                                 f'Repeat: {mine} {mine} {mine}'}]
-        while time.monotonic() < end:
+        n = 0
+        while n < ANSWERS_MIN or time.monotonic() < end:
             body = {'messages': messages, 'max_tokens': draw.choice((4, 12, 30)), 'temperature': 0}
             status, headers, answer = server.request(
-                'POST', '/v1/chat/completions', body, f'sk-{number}', timeout=120)
+                'POST', '/v1/chat/completions', body, f'sk-{number}', timeout=600)
             if status == 429:
                 time.sleep(min(1.0, float(headers['retry-after-ms']) / 1000))
                 continue
+            n += 1
             with self.lock:
                 self.note(number, status, answer, others, first)
             first = False

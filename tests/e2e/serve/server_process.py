@@ -93,8 +93,10 @@ class Server:
         if model:
             environment['VARVE_MODEL'] = model
         with open(self.log_path, 'wb') as log:
+            # It ends with the test, also when that is killed.
             self.process = subprocess.Popen(
-                [*prefix, program, 'serve', '--profile', self.profile],
+                ['setpriv', '--pdeathsig', 'KILL', *prefix, program, 'serve', '--profile',
+                 self.profile],
                 stdout=log, stderr=log, env=environment,
             )
         self.port = self._wait_for_port()
