@@ -256,8 +256,8 @@ class HttpTest(BadTest):
 
     def test_a_body_that_holds_a_request_is_a_body(self):
         inner = head(more='Content-Length: 2\r\n\r\n') + b'{}'
-        got = self.server.raw(head(more=f'Connection: close\r\nContent-Length: {len(inner)}\r\n\r\n')
-                              + inner)
+        got = self.server.raw(
+            head(more=f'Connection: close\r\nContent-Length: {len(inner)}\r\n\r\n') + inner)
         self.assertEqual(got.count(b'HTTP/1.1'), 1)
 
     def test_host_and_origin(self):
@@ -269,8 +269,9 @@ class HttpTest(BadTest):
         for host in ('localhost', '127.0.0.1:1234', '[::1]'):
             self.check_raw(200, head(host=host, more=f'Connection: close\r\n'
                                      f'Content-Length: {len(body)}\r\n\r\n') + body)
-        got = self.server.raw(head(key='', more='Origin: http://evil.example\r\nConnection: close\r\n'
-                                   f'Content-Length: {len(body)}\r\n\r\n') + body)
+        got = self.server.raw(
+            head(key='', more='Origin: http://evil.example\r\nConnection: close\r\n'
+                 f'Content-Length: {len(body)}\r\n\r\n') + body)
         self.assertTrue(got.startswith(b'HTTP/1.1 403'), got[:200])
         self.assertNotIn(b'access-control', got.lower())
 
@@ -303,8 +304,9 @@ class HttpTest(BadTest):
     def test_paths(self):
         for path in ('/../../etc/passwd', '/v1/../../etc/passwd', '/%2e%2e/%2e%2e/etc/passwd',
                      '/v1/contexts/..%2f..%2fetc%2fpasswd', '/v1/contexts/%2e%2e',
-                     '/v1/contexts/%c0%ae%c0%ae', '/v1/contexts/%EF%BC%8E%EF%BC%8E', '/v1//contexts',
-                     '/v1/contexts/x%00y', '/v1/contexts/%', '/v1/contexts/%zz', '//etc/passwd',
+                     '/v1/contexts/%c0%ae%c0%ae', '/v1/contexts/%EF%BC%8E%EF%BC%8E',
+                     '/v1//contexts', '/v1/contexts/x%00y', '/v1/contexts/%',
+                     '/v1/contexts/%zz', '//etc/passwd',
                      '/v1/contexts/' + 'x' * 5000, '/v1/models/../../..', '/openapi.json/'):
             with self.subTest(path=path):
                 got = self.server.raw(head(path, 'GET', more='Connection: close\r\n\r\n'))
@@ -342,19 +344,20 @@ class ModelTest(BadTest):
                        {'type': 'array', 'minItems': 10**9}, {'pattern': '(', 'type': 'string'},
                        {'type': 'string', 'pattern': '^(a|aa)+$' * 5000}, {'enum': []}):
             with self.subTest(schema=str(schema)[:60]):
-                status, _, answer = self.server.request('POST', CHAT, {**ASK, 'json_schema': schema},
-                                                        'sk-a')
+                body = {**ASK, 'json_schema': schema}
+                status, _, answer = self.server.request('POST', CHAT, body, 'sk-a')
                 self.assertIn(status, (200, 400), str(answer)[:300])
         for schema in (deep, wide, {'$ref': '#/$defs/a', '$defs': {'a': {'$ref': '#/$defs/a'}}}):
             with self.subTest(schema=str(schema)[:60]):
-                status, _, answer = self.server.request('POST', CHAT, {**ASK, 'json_schema': schema},
-                                                        'sk-a')
+                body = {**ASK, 'json_schema': schema}
+                status, _, answer = self.server.request('POST', CHAT, body, 'sk-a')
                 self.assertIn(status, (200, 400), str(answer)[:300])
 
     def test_long_runs(self):
         for text in ('A' * 131_072, '\n' * 1_000_000, 'e' + '\u0301' * 100_000, '\u0e33' * 50_000,
                      '1' * 131_072, ' ' * 1_000_000, '!' * 131_072, '\U0001f468\u200d' * 50_000,
-                     '<|im_start|>' * 20_000, 'don\'t' * 50_000, '\u3042' * 100_000, '\x01' * 100_000):
+                     '<|im_start|>' * 20_000, 'don\'t' * 50_000, '\u3042' * 100_000,
+                     '\x01' * 100_000):
             with self.subTest(text=ascii(text[:10])):
                 status, _, answer = self.server.request('POST', '/tokenize', {'prompt': text},
                                                         'sk-a', timeout=120)

@@ -52,8 +52,8 @@ class ExperimentTest(unittest.TestCase):
         body = {'messages': [{'role': 'user', 'content': text}], 'max_tokens': 4}
         status, headers, answer = server.request('POST', CHAT, body, key, headers)
         self.assertIn(status, expected, answer)
-        self.assertEqual([h for h in headers if h.lower().startswith('x-varve') and key != 'sk-admin'],
-                         [])
+        if key != 'sk-admin':
+            self.assertEqual([h for h in headers if h.lower().startswith('x-varve')], [])
         return status, headers
 
     def ask_many(self, server, conversations, **options):
@@ -83,8 +83,9 @@ class ExperimentTest(unittest.TestCase):
 
     def ab(self, *arguments):
         environment = {k: v for k, v in os.environ.items() if not k.startswith('VARVE_')}
-        run = subprocess.run([PROGRAM, 'ab', *arguments], capture_output=True, text=True, timeout=60,
-                             env={**environment, 'AB_KEY': 'sk-admin'})
+        environment['AB_KEY'] = 'sk-admin'
+        run = subprocess.run([PROGRAM, 'ab', *arguments], capture_output=True, text=True,
+                             timeout=60, env=environment)
         return run.returncode, run.stdout, run.stderr
 
     def test_status_and_report(self):
@@ -130,7 +131,8 @@ class ExperimentTest(unittest.TestCase):
     def test_stop_needs_an_admin_key_and_an_arm(self):
         server = self.start(self.tables())
         body = {'arm': 'other', 'why': 'x'}
-        self.assertEqual(server.request('POST', '/admin/experiments/new/stop', body, 'sk-a')[0], 403)
+        path = '/admin/experiments/new/stop'
+        self.assertEqual(server.request('POST', path, body, 'sk-a')[0], 403)
         stop = ('stop', '--url', server.url, '--key-env', 'AB_KEY')
         self.assertEqual(self.ab(*stop, '--arm', 'none', 'new')[0], 1)
         self.assertEqual(self.ab(*stop, '--arm', 'other', 'none')[0], 1)
@@ -203,8 +205,8 @@ class ExperimentTest(unittest.TestCase):
         tables['experiment.new'] = {**tables['experiment.new'], 'class': 'vip'}
         server = self.start(tables)
         _, headers = self.ask(server, 1, key='sk-admin', arm='other')
-        self.assertEqual((headers['X-Varve-Arm'], headers['X-Varve-Stack'], headers['X-Varve-Class']),
-                         ('other', 'other', 'vip'))
+        told = [headers[f'X-Varve-{name}'] for name in ('Arm', 'Stack', 'Class')]
+        self.assertEqual(told, ['other', 'other', 'vip'])
         self.ask(server, 1, key='sk-vip', arm='other', expected=(403,))
         self.ask(server, 1, key='sk-admin', arm='none', expected=(404,))
 

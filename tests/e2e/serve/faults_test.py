@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""What goes wrong outside: clients that vanish or read slowly, idle connections, full disks, signals
-under load. Afterwards the server answers as before and holds no more memory than at its start.
+"""What goes wrong outside: clients that vanish or read slowly, idle connections, full disks,
+signals under load. Afterwards the server answers as before and holds no more memory than at its
+start.
 
 Usage: faults_test.py PROGRAM MODEL
 """
@@ -35,7 +36,8 @@ def post(server, request, key='sk-a'):
     """A socket that has sent the request and read nothing."""
     data = json.dumps(request).encode()
     connection = socket.create_connection(('127.0.0.1', server.port), timeout=60)
-    connection.sendall((f'POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key}\r\n'
+    connection.sendall((f'POST {CHAT} HTTP/1.1\r\nHost: localhost\r\n'
+                        f'Authorization: Bearer {key}\r\n'
                         'Content-Type: application/json\r\n'
                         f'Content-Length: {len(data)}\r\n\r\n').encode() + data)
     return connection
@@ -76,7 +78,8 @@ class FaultsTest(unittest.TestCase):
         self.assertEqual((status, answer['choices'][0]['message']['content']), (200, reference))
 
     def reference(self, server):
-        return server.request('POST', CHAT, body(20, 8), 'sk-a')[2]['choices'][0]['message']['content']
+        _, _, answer = server.request('POST', CHAT, body(20, 8), 'sk-a')
+        return answer['choices'][0]['message']['content']
 
     def test_clients_that_reset_while_their_prompt_is_read(self):
         server = self.start()
@@ -164,7 +167,8 @@ class FaultsTest(unittest.TestCase):
             runs = [pool.submit(list, server.events(CHAT, body(5, 60, stream=True), 'sk-a'))
                     for _ in range(24)]
             self.wait_for(server, 'varve_lane_running')
-            while self.level(server, 'varve_lane_running') + self.level(server, 'varve_lane_waiting') < 20:
+            while (self.level(server, 'varve_lane_running') +
+                   self.level(server, 'varve_lane_waiting')) < 20:
                 time.sleep(0.01)
             server.signal(signal.SIGTERM)
             for run in runs:

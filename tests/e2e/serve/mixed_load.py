@@ -208,7 +208,7 @@ def run(program, seconds, model):
         if code != 0:
             problems.append(f'exit code {code}')
         text = server.log()
-        reports = re.findall(r'(?:WARNING: ThreadSanitizer|ERROR: \w+Sanitizer|runtime error).*', text)
+        reports = re.findall('(?:WARNING|ERROR): [A-Z][a-z]+Sanitizer.*|runtime error.*', text)
         if reports:
             problems.append(f'{len(reports)} reports: {text[text.index(reports[0]):][:20000]}')
     print(dict(counts))

@@ -119,7 +119,8 @@ class MriTest(unittest.TestCase):
         self.call('forward_step', step)
         error = self.call('get_kv_summary', {'ctx': ctx}, 409)
         self.assertEqual(error['error']['code'], 'invalid_state')
-        evict = {'ctx': ctx, 'request_id': 5, 'ranges': [{'first': 32, 'count': 32}], 'granularity': 2}
+        evict = {'ctx': ctx, 'request_id': 5, 'granularity': 2,
+                 'ranges': [{'first': 32, 'count': 32}]}
         old = self.call('evict_kv', evict, version='')
         self.assertEqual(set(old), {'n_evicted', 'bytes_freed'})
         self.assertEqual(old['n_evicted'], 32)
