@@ -52,6 +52,7 @@ class NewPlugin(unittest.TestCase):
         tests = self.installed.run('ctest', '--preset', 'release', cwd=folder).stdout
         self.assertRegex(tests, r'100% tests passed, 0 tests failed out of \d')
         self.assertRegex(tests, r'check \.+ +Passed')
+        self.assertRegex(tests, r'conform \.+ +Passed')
         return name, os.path.join(folder, 'build', 'release')
 
     def answer(self, kind, name, folder):
@@ -98,6 +99,27 @@ class NewPlugin(unittest.TestCase):
                 info = self.varve('plugin', 'info', f'{kind}/old', '--set',
                                   f'plugins.directories={folder}/build/release').stdout
                 self.assertIn('MRI      1.0 to 1.0', info)
+
+    def test_check_tells_by_exit_code(self):
+        folder = self.installed.new_folder()
+        text = os.path.join(folder, 'text.so')
+        with open(text, 'w', encoding='utf-8') as file:
+            file.write('no library')
+        run = self.varve('plugin', 'check', text, returncode=1)
+        self.assertIn('MRI-L001 error: not a sound ELF shared library', run.stdout)
+        run = self.varve('plugin', 'check', os.path.join(folder, 'none.so'), returncode=2)
+        self.assertIn('none.so: found No such file or directory', run.stderr)
+        self.varve('plugin', 'check', returncode=2)
+
+    def test_own_plugins_have_no_errors(self):
+        folder = os.path.join(self.installed.prefix, 'lib', 'varve')
+        libraries = [os.path.join(folder, n) for n in os.listdir(folder) if n.endswith('.so')]
+        self.assertTrue(libraries)
+        reports = json.loads(self.varve('plugin', 'check', '--json', *libraries).stdout)
+        for report in reports:
+            bad = [f for f in report['findings'] if f['severity'] != 'info']
+            if report['kind'] != 'runtime':  # those need the libraries of their engines
+                self.assertEqual(bad, [], report['file'])
 
     def test_bad_names_and_folders(self):
         folder = self.installed.new_folder()

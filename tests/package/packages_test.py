@@ -50,16 +50,25 @@ class Packages(unittest.TestCase):
             for path in ':'.join(paths).split(':'):
                 self.assertRegex(path, r'^(\$ORIGIN(/|$)|$)', file)
 
-    def test_manual_tells_every_command(self):
-        path = os.path.join(self.installed.prefix, 'share', 'man', 'man1', 'varve.1')
+    def manual(self, name):
+        path = os.path.join(self.installed.prefix, 'share', 'man', 'man1', name + '.1')
         with open(path, encoding='utf-8') as file:
-            manual = file.read().replace('\\-', '-')
+            return file.read().replace('\\-', '-')
+
+    def check_options(self, manual, *command):
+        listed = self.installed.run(*command, '--help').stdout
+        for option in re.findall(r'^ +(?:-\w \[ )?(--[\w-]+)', listed, re.M):
+            self.assertIn(option, manual, command)
+
+    def test_manuals_tell_every_command_and_option(self):
+        manual = self.manual('varve')
         listed = self.installed.run('varve', '--help').stdout.split('Commands:\n')[1]
-        for command in re.findall(r'^  (\w+) ', listed.split('\n\n')[0], re.M):
-            self.assertRegex(manual, rf'\.B[RI]? varve {command}\b')
-            options = self.installed.run('varve', command, '--help').stdout
-            for option in re.findall(r'^ +(--[\w-]+)', options, re.M):
-                self.assertIn(option, manual, command)
+        commands = re.findall(r'^  (\w+) ', listed.split('\n\n')[0], re.M)
+        self.assertIn('plugin', commands)
+        for command in commands:
+            self.assertRegex(manual, rf'\.BI?R? "?varve {command}\b')
+            self.check_options(manual, 'varve', command)
+        self.check_options(self.manual('mri-conform'), 'mri-conform')
 
     @unittest.skipUnless(shutil.which('man'), 'needs man')
     def test_manuals_are_well_formed(self):

@@ -75,8 +75,7 @@ class Sdk(unittest.TestCase):
     def test_c_plugin_with_each_compiler(self):
         for compiler in COMPILERS:
             with self.subTest(compiler=compiler):
-                target = self.build(PLAIN_C, compiler,
-                                    '-DCMAKE_C_FLAGS=-Wl,-z,defs')
+                target = self.build(PLAIN_C, compiler, '-DCMAKE_MODULE_LINKER_FLAGS=-Wl,-z,defs')
                 self.assertEqual(self.load(target, 'quantizer', 'plain'),
                                  'org.example.quantizer.plain 1.1\n')
                 needed = self.run_there('readelf', '-d', f'{target}/quantizer-plain.so')

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "core/config/keys.h"
 #include "core/plugin/library.h"
 #include "tools/varve/cmd_plugin.h"
 #include "tools/varve/plugin_new.h"
@@ -29,6 +30,7 @@ std::vector<std::string> next_commands(const NewPlugin& plugin) {
   commands.emplace_back("cmake --build --preset release");
   commands.emplace_back("ctest --preset release");
   commands.push_back(absl::StrCat("varve plugin check ", library));
+  commands.push_back(absl::StrCat("mri-conform ", library));
   commands.push_back(absl::StrCat("varve plugin info ", plugin.kind, "/", plugin.name,
                                   " --set plugins.directories=$PWD/build/release"));
   return commands;
@@ -42,6 +44,7 @@ std::string tidy_path(const std::string& path) {
 
 // A name of the program's own plugins would hide them, or be hidden.
 absl::Status check_not_built_in(const NewPlugin& plugin) {
+  if (!is_table_name(plugin.name)) return absl::OkStatus();  // said later
   const absl::StatusOr<std::string> path =
       find_plugin({default_plugin_directory()}, plugin.kind, plugin.name);
   if (!path.ok()) return absl::OkStatus();
