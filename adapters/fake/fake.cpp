@@ -174,11 +174,11 @@ class Fake {
 
   void evict_kv(uint64_t ctx, const mri_evict_req& req, mri_evict_rsp& rsp) {
     const std::shared_ptr<Context> context = find(ctx);
+    if (req.granularity > MRI_EVICT_SEGMENT) throw mri::Error(MRI_E_ARG, "unknown granularity");
     const std::lock_guard lock(context->mutex);
     const uint64_t before = resident_bytes(*context);
-    for (uint64_t i = 0; i < req.n_ranges; ++i) {
+    for (uint64_t i = 0; i < req.n_ranges; ++i)
       rsp.n_evicted += evict(*context, req.ranges[i], req.granularity);
-    }
     rsp.bytes_freed = before - resident_bytes(*context);
     rsp.confirm_state = MRI_CONFIRM_DONE;
     rsp.confirm_epoch = ++context->epoch;
@@ -412,6 +412,7 @@ class Fake {
     const uint64_t size = context.tokens.size();
     uint64_t first = std::min(range.first, size);
     uint64_t end = first + std::min(range.count, size - first);
+    if (first == end) return 0;
     const auto widen = [&](uint64_t unit) {
       first = first / unit * unit;
       end = std::min(size, (end + unit - 1) / unit * unit);
@@ -496,5 +497,4 @@ class Fake {
 
 }  // namespace varve_fake
 
-using varve_fake::Fake;
-MRI_PLUGIN(runtime, "varve.fake", "0.1.0", varve_fake::kParams, Fake);
+MRI_PLUGIN(runtime, "varve.fake", "0.1.0", varve_fake::kParams, varve_fake::Fake);

@@ -9,11 +9,11 @@
 
 #include "mri/entry.h"
 #include "mri/ext/kernels.h"
+#include "tools/mri_conform/ref_kernels.h"
 
 namespace varve::test {
 
-// The kernel table over kernels/ref. Reads mri_attn_req::rope; formats f32, bf16 and int8.
-const mri_kernels_v1& ref_kernels();
+using varve::ref_kernels;
 
 // A plugin library, opened and activated. Throws std::runtime_error with the plugin's text when it
 // refuses.

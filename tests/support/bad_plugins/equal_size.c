@@ -4,7 +4,8 @@ static mri_status one_size(void* self, uint32_t head_dim, mri_quant_desc* out, m
   (void)self, (void)err;
   if (out->hdr.struct_size != sizeof(*out)) return MRI_E_ARG;
   out->format = MRI_KV_CUSTOM;
-  out->body_bytes = head_dim;
+  out->body_bytes = 256 * (uint64_t)head_dim;
+  out->bits_per_value = 32;
   out->hdr.written = sizeof(*out);
   out->hdr.req_seen = sizeof(*out);
   return MRI_OK;

@@ -1,5 +1,6 @@
-/* A sound quantizer in C, in pieces. A bad plugin defines the macro of the piece that it replaces,
- * then includes this: what is left is right, so that a test sees one fault at a time. */
+/* A sound quantizer in C, in pieces: 32 bits a value, copied. A bad plugin defines the macro of the
+ * piece that it replaces, then includes this: what is left is right, so that a test sees one fault
+ * at a time. */
 #pragma once
 
 #include <stdint.h>
@@ -7,15 +8,26 @@
 
 #include "mri/mri.h"
 
+#define PAGE_BYTES(head_dim) (MRI_BLOCK_TOKENS * (uint64_t)(head_dim) * sizeof(float))
+#define BODY_BYTES(head_dim) (2 * PAGE_BYTES(head_dim))
+
+/* Says how much of `rsp` was filled. */
+#define FILLED(rsp, type)                                                             \
+  ((rsp)->hdr.written =                                                               \
+       (rsp)->hdr.struct_size < sizeof(type) ? (rsp)->hdr.struct_size : sizeof(type), \
+   (rsp)->hdr.req_seen = (rsp)->hdr.written)
+#define IS_SHORT(p, type) ((p) == NULL || (p)->hdr.struct_size < sizeof(type))
+
 #ifndef DESCRIBE
 #define DESCRIBE describe
 static mri_status describe(void* self, uint32_t head_dim, mri_quant_desc* out, mri_error* err) {
   (void)self, (void)err;
+  if (IS_SHORT(out, mri_quant_desc)) return MRI_E_ARG;
+  if (head_dim == 0 || head_dim > 1024) return MRI_E_UNSUPPORTED;
   out->format = MRI_KV_CUSTOM;
-  out->body_bytes = head_dim;
-  out->bits_per_value = 8;
-  out->hdr.written = out->hdr.struct_size < sizeof(*out) ? out->hdr.struct_size : sizeof(*out);
-  out->hdr.req_seen = out->hdr.written;
+  out->body_bytes = BODY_BYTES(head_dim);
+  out->bits_per_value = 32;
+  FILLED(out, mri_quant_desc);
   return MRI_OK;
 }
 #endif
@@ -23,7 +35,10 @@ static mri_status describe(void* self, uint32_t head_dim, mri_quant_desc* out, m
 #ifndef ENCODE
 #define ENCODE encode
 static mri_status encode(void* self, const mri_quant_encode_req* req, mri_error* err) {
-  (void)self, (void)req, (void)err;
+  (void)self, (void)err;
+  if (IS_SHORT(req, mri_quant_encode_req) || req->body == NULL) return MRI_E_ARG;
+  memcpy(req->body, req->k, PAGE_BYTES(req->head_dim));
+  memcpy(req->body + PAGE_BYTES(req->head_dim), req->v, PAGE_BYTES(req->head_dim));
   return MRI_OK;
 }
 #endif
@@ -31,7 +46,10 @@ static mri_status encode(void* self, const mri_quant_encode_req* req, mri_error*
 #ifndef DECODE
 #define DECODE decode
 static mri_status decode(void* self, const mri_quant_decode_req* req, mri_error* err) {
-  (void)self, (void)req, (void)err;
+  (void)self, (void)err;
+  if (IS_SHORT(req, mri_quant_decode_req) || req->body == NULL) return MRI_E_ARG;
+  memcpy(req->k, req->body, PAGE_BYTES(req->head_dim));
+  memcpy(req->v, req->body + PAGE_BYTES(req->head_dim), PAGE_BYTES(req->head_dim));
   return MRI_OK;
 }
 #endif
@@ -49,25 +67,33 @@ static const void* get_interface(void* self, const char* id) {
 #ifndef ACTIVATE
 #define ACTIVATE activate
 static mri_status activate(void* self, const mri_param* params, uint64_t n_params, mri_error* err) {
-  (void)self, (void)params, (void)n_params, (void)err;
-  return MRI_OK;
+  (void)self, (void)params, (void)err;
+  return n_params == 0 ? MRI_OK : MRI_E_ARG;
 }
 #endif
 
+#ifndef QUERY_CAPS
+#define QUERY_CAPS query_caps
 static mri_status query_caps(void* self, mri_caps* out, mri_error* err) {
   (void)self, (void)err;
-  out->hdr.written = sizeof(*out);
-  out->hdr.req_seen = sizeof(*out);
+  if (IS_SHORT(out, mri_caps)) return MRI_E_ARG;
+  out->thread_model = 3;
+  out->determinism = 3;
+  FILLED(out, mri_caps);
   return MRI_OK;
 }
+#endif
 static mri_status drain(void* self, uint64_t deadline_ns, mri_error* err) {
   (void)self, (void)deadline_ns, (void)err;
   return MRI_OK;
 }
+#ifndef CLOSE
+#define CLOSE close_plugin
 static void close_plugin(void* self) { (void)self; }
+#endif
 
 static mri_plugin plugin = {sizeof(mri_plugin), 0,        NULL,  GET_INTERFACE,
-                            query_caps,         ACTIVATE, drain, close_plugin};
+                            QUERY_CAPS,         ACTIVATE, drain, CLOSE};
 
 #ifndef OPEN
 #define OPEN open_plugin

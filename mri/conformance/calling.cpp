@@ -1,0 +1,50 @@
+#include "mri/conformance/calling.h"
+
+namespace mri::conformance {
+namespace {
+
+// Well-formed UTF-8 as of RFC 3629, except that overlong and surrogate forms of three and four
+// bytes are not looked for.
+bool is_utf8(const char* text, uint64_t n) {
+  for (uint64_t i = 0; i < n;) {
+    const auto lead = static_cast<unsigned char>(text[i]);
+    const uint64_t more = lead < 0x80   ? 0
+                          : lead < 0xc2 ? 9
+                          : lead < 0xe0 ? 1
+                          : lead < 0xf0 ? 2
+                          : lead < 0xf5 ? 3
+                                        : 9;
+    if (more == 9 || i + more >= n + (more == 0 ? 1 : 0)) return false;
+    for (uint64_t j = 1; j <= more; ++j) {
+      if ((static_cast<unsigned char>(text[i + j]) & 0xc0u) != 0x80u) return false;
+    }
+    i += more + 1;
+  }
+  return true;
+}
+
+}  // namespace
+
+bool is_listed(mri_status status) { return status >= MRI_OK && status <= MRI_E_SPACE; }
+
+std::string said(mri_status status, const mri_error& err) {
+  const std::string text(err.msg, std::min<uint64_t>(err.msg_len, sizeof(err.msg) - 1));
+  return "status " + std::to_string(status) + (text.empty() ? "" : " (" + text + ")");
+}
+
+ErrorBox::ErrorBox() : err_(1) { err_[0].struct_size = sizeof(mri_error); }
+
+void ErrorBox::check(Bench& bench, const std::string& what, mri_status status) const {
+  const mri_error& err = err_[0];
+  Report& report = *bench.report;
+  report.expect(err_.is_intact(), what + ": wrote outside the caller's mri_error");
+  report.expect(is_listed(status), what + ": returned " + std::to_string(status) +
+                                       ", which is no status of mri/status.h");
+  if (status == MRI_OK) return;
+  const bool ends = err.msg_len < sizeof(err.msg) && err.msg[err.msg_len] == '\0';
+  report.expect(ends, what + ": error text of msg_len " + std::to_string(err.msg_len) +
+                          " without a NUL at its end");
+  if (ends) report.expect(is_utf8(err.msg, err.msg_len), what + ": error text that is not UTF-8");
+}
+
+}  // namespace mri::conformance
