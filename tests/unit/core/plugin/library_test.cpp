@@ -79,11 +79,12 @@ TEST(LoadPlugin, RefusesWhatIsNotAPluginFile) {
 
 TEST(ListPlugins, ShowsGoodAndBadOnes) {
   const std::vector<ListedPlugin> good = list_plugins(kProbes);
-  ASSERT_EQ(good.size(), 3u);
+  ASSERT_EQ(good.size(), 4u);
   EXPECT_EQ(good[0].info->kind, "kv_tier");
-  EXPECT_EQ(good[1].info->kind, "runtime");
-  EXPECT_EQ(good[2].info->name, "probe_1_0");
-  EXPECT_EQ(good[2].info->negotiated, MRI_1_0);
+  EXPECT_EQ(good[1].info->name, "rogue");
+  EXPECT_EQ(good[2].info->kind, "runtime");
+  EXPECT_EQ(good[3].info->name, "probe_1_0");
+  EXPECT_EQ(good[3].info->negotiated, MRI_1_0);
 
   bool saw_refusal = false;
   for (const ListedPlugin& plugin : list_plugins({BAD_PLUGINS, "/nonexistent"})) {
