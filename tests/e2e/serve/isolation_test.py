@@ -31,7 +31,7 @@ class IsolationTest(unittest.TestCase):
         keys = {f't{i}': {'key': f'sk-{i}', 'class': ('vip', 'standard')[i % 2]}
                 for i in range(TENANTS)}
         # A budget of a few contexts: prefixes are dropped and blocks demoted all the time.
-        memory = {'runtime': {'kv_budget_mb': 64}} if MODEL else {}
+        memory = {'runtime': {'kv_budget_mb': 160}} if MODEL else {}
         lane = {'stack.main': {'concurrency': 8, 'concurrency_max': 8, 'queue_max': 64}}
         server = Server(PROGRAM, merged(LIGHT if MODEL else FAKE, memory, CLASSES, lane), keys,
                         MODEL)
