@@ -92,8 +92,8 @@ static mri_status drain(void* self, uint64_t deadline_ns, mri_error* err) {
 static void close_plugin(void* self) { (void)self; }
 #endif
 
-static mri_plugin plugin = {sizeof(mri_plugin), 0,        NULL,  GET_INTERFACE,
-                            QUERY_CAPS,         ACTIVATE, drain, CLOSE};
+__attribute__((unused)) static mri_plugin plugin = {
+    sizeof(mri_plugin), 0, NULL, GET_INTERFACE, QUERY_CAPS, ACTIVATE, drain, CLOSE};
 
 #ifndef OPEN
 #define OPEN open_plugin
