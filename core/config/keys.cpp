@@ -52,6 +52,25 @@ KeySpec plugin_key(const char* default_value, const char* help) {
   return text_key("plugin", default_value, help);
 }
 
+// Where the plugin runs. Others than runtime and attention may have a process of their own.
+TableSpec with_isolation(TableSpec table) {
+  constexpr double kDeadlineMsMax = 3'600'000;
+  const auto add = [&](KeySpec key) { table.keys.push_back(std::move(key)); };
+  add(choice_key("isolation", "in_process", "in_process|worker",
+                 "worker: in a process of its own, whose death harms nobody else; some "
+                 "microseconds a call"));
+  if (table.name == "runtime" || table.name == "attention") return table;
+  add(int_key("worker_deadline_ms", 1000, 1, kDeadlineMsMax,
+              "a worker that takes longer for one call is ended and started again, ms"));
+  add(int_key("worker_memory_mb", 0, 0, 16777216,
+              "address space of the worker, MiB; below 256 hardly anything loads; 0: no limit"));
+  if (table.name == "quantizer") return table;
+  add(text_key("fallback", "",
+               "plugin of this kind that answers, in process, when the worker cannot; empty: the "
+               "call fails"));
+  return table;
+}
+
 constexpr double kTokensMax = 16777216;  // 2^24
 constexpr double kMegabytesMax = 16777216;
 constexpr double kSeedMax = 9007199254740992;  // 2^53, exact as a double
@@ -198,7 +217,13 @@ std::vector<TableSpec> make_tables() {
       {"plugins",
        "where plugins are found",
        {list_key("directories",
-                 "folders searched in order; empty: lib/varve beside the program's folder")},
+                 "folders searched in order; empty: lib/varve beside the program's folder"),
+        text_key("worker_path", "",
+                 "program for plugins in a process of their own; empty: mri-worker beside this "
+                 "program"),
+        text_key("crash_dir", "",
+                 "varve serve notes there which library crashed; empty: varve in XDG_STATE_HOME"),
+        bool_key("allow_crashed", false, "load libraries that a crash was put down to")},
        false},
       {"generate",
        "how an answer is written",
@@ -226,7 +251,13 @@ const TableSpec* find_in(const std::vector<TableSpec>& tables, std::string_view 
 }  // namespace
 
 const std::vector<TableSpec>& profile_tables() {
-  static const auto* tables = new std::vector<TableSpec>(make_tables());
+  static const auto* tables = [] {
+    auto* made = new std::vector<TableSpec>(make_tables());
+    for (TableSpec& table : *made) {
+      if (table.has_plugin) table = with_isolation(std::move(table));
+    }
+    return made;
+  }();
   return *tables;
 }
 

@@ -7,10 +7,12 @@
 #include <atomic>
 #include <cstdint>
 #include <exception>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "core/base/log.h"
+#include "core/plugin/crash_record.h"
 #include "mri/status.h"
 
 namespace varve {
@@ -25,6 +27,9 @@ class PluginGuard {
   PluginState state() const { return state_.load(std::memory_order_acquire); }
   void set_state(PluginState state) { state_.store(state, std::memory_order_release); }
 
+  // For the record of a crash; before the first call.
+  void identify(const PluginIdentity& plugin) { plugin_.emplace(plugin); }
+
   // Broken promises of the plugin so far. Each is logged, the first ones in full.
   uint64_t misbehaved() const { return misbehaved_.load(std::memory_order_relaxed); }
   void count_misbehaviour(std::string_view what);
@@ -37,8 +42,9 @@ class PluginGuard {
 
   // Runs `call`, which returns a status of the plugin or void. No exception leaves; an unknown
   // status becomes MRI_E_INTERNAL; the text in `err` is clean UTF-8 with an end afterwards.
+  // `function`: what a crash report names.
   template <class Call>
-  mri_status contain(mri_error* err, Call&& call);
+  mri_status contain(mri_error* err, Call&& call, const char* function = __builtin_FUNCTION());
 
   // The headers of an answer, before and after the call. `Rsp` has the member hdr.
   struct Sizes {
@@ -56,6 +62,7 @@ class PluginGuard {
 
   const std::string who_;
   const LogSink log_;
+  std::optional<PluginIdentity> plugin_;
   std::atomic<PluginState> state_{PluginState::kOpened};
   std::atomic<uint64_t> misbehaved_{0};
 };
@@ -85,7 +92,8 @@ class ErrorSlot {
 };
 
 template <class Call>
-mri_status PluginGuard::contain(mri_error* err, Call&& call) {
+mri_status PluginGuard::contain(mri_error* err, Call&& call, const char* function) {
+  const BreadcrumbScope scope({plugin_.has_value() ? &*plugin_ : nullptr, function});
   try {
     const mri_status status = call();
     return status == MRI_OK ? MRI_OK : checked(status, err);

@@ -9,6 +9,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/text.h"
+#include "core/plugin/crash_record.h"
 #include "core/plugin/library.h"
 #include "mri/ext/stack.h"
 
@@ -141,7 +142,19 @@ uint32_t PluginHost::concurrency(const mri_host* host) {
 
 void PluginHost::parallel_for(const mri_host* host, uint64_t n,
                               void (*task)(void* user, uint64_t i, uint32_t worker), void* user) {
-  if (task != nullptr) of(host).services_.threads->parallel_for(n, task, user);
+  if (task == nullptr) return;
+  // Who crashes in another thread is still the plugin that asked.
+  struct Shared {
+    void (*task)(void* user, uint64_t i, uint32_t worker);
+    void* user;
+    Breadcrumb caller;
+  } shared{task, user, current_breadcrumb};
+  const auto with_breadcrumb = [](void* p, uint64_t i, uint32_t worker) {
+    const Shared& from = *static_cast<const Shared*>(p);
+    const BreadcrumbScope scope(from.caller);
+    from.task(from.user, i, worker);
+  };
+  of(host).services_.threads->parallel_for(n, with_breadcrumb, &shared);
 }
 
 void* PluginHost::alloc(const mri_host* host, uint64_t bytes, uint64_t align, const char*) {

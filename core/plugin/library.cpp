@@ -12,6 +12,7 @@
 #include "core/base/mutex.h"
 #include "core/base/text.h"
 #include "core/config/nearest_name.h"
+#include "core/plugin/crash_record.h"
 #include "core/plugin/elf_exports.h"
 #include "core/plugin/entry_check.h"
 #include "core/plugin/refusal.h"
@@ -48,10 +49,8 @@ absl::StatusOr<std::string> read_library(const std::string& path) {
   return bytes;
 }
 
-absl::Status check_exports(const std::string& path) {
-  const absl::StatusOr<std::string> file = read_library(path);
-  if (!file.ok()) return file.status();
-  const absl::StatusOr<std::vector<std::string>> names = elf_exports(*file);
+absl::Status check_exports(const std::string& path, const std::string& file) {
+  const absl::StatusOr<std::vector<std::string>> names = elf_exports(file);
   if (!names.ok()) {
     return refused({"MRI-E002", path, "file format", "a 64-bit ELF shared library for this machine",
                     std::string(names.status().message()), "Build it with mri_add_plugin()."});
@@ -77,9 +76,12 @@ void keep_mapped(const boost::dll::shared_library* library) {
 }
 
 // Maps the library for good.
-absl::StatusOr<const mri_plugin_entry*> map_library(const std::string& path) {
+absl::StatusOr<const mri_plugin_entry*> map_library(const std::string& path,
+                                                    const std::string& sha256) {
   namespace load_mode = boost::dll::load_mode;
   const boost::dll::shared_library* library = nullptr;
+  const PluginIdentity identity("not loaded yet", path, sha256);
+  const BreadcrumbScope scope({&identity, "dlopen"});
   try {
     library = new boost::dll::shared_library(path, load_mode::rtld_now | load_mode::rtld_local);
   } catch (const std::exception& e) {
@@ -119,12 +121,17 @@ uint32_t negotiated_version(VersionRange host, VersionRange plugin) {
 
 absl::StatusOr<PluginLibrary> PluginLibrary::load(const std::string& path, std::string_view kind,
                                                   VersionRange host) {
-  if (const absl::Status status = check_exports(path); !status.ok()) return status;
-  const absl::StatusOr<const mri_plugin_entry*> entry = map_library(path);
+  const absl::StatusOr<std::string> file = read_library(path);
+  if (!file.ok()) return file.status();
+  if (const absl::Status status = check_exports(path, *file); !status.ok()) return status;
+  const std::string sha256 = sha256_hex(*file);
+  if (const absl::Status status = check_not_crashed(path, sha256); !status.ok()) return status;
+  const absl::StatusOr<const mri_plugin_entry*> entry = map_library(path, sha256);
   if (!entry.ok()) return entry.status();
   absl::StatusOr<PluginInfo> info = checked_entry(**entry, path, kind, host);
   if (!info.ok()) return info.status();
   info->name = plugin_name_in(path, info->kind);
+  info->sha256 = sha256;
   return PluginLibrary{*std::move(info), *entry};
 }
 

@@ -25,6 +25,7 @@ struct PluginInfo {
   std::string kind;  // "quantizer"
   std::string name;  // "int8", from the file name
   std::string path;
+  std::string sha256;  // of the file, 64 hex digits; of one in a worker: empty
   std::string id, version, build;
   uint32_t built_version = 0;
   VersionRange versions;

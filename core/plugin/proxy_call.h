@@ -31,11 +31,12 @@ inline mri_status bad_caller(mri_error* err) {
 // answer that came with MRI_OK, or nullptr.
 template <class Rsp, class Call, class Check>
 mri_status answered(PluginPort& port, uint32_t req_size, Rsp* rsp, mri_error* caller_err,
-                    Call&& call, Check&& check) {
+                    Call&& call, Check&& check, const char* function = __builtin_FUNCTION()) {
   ErrorSlot err(caller_err);
   if (const mri_status status = port.guard.check_active(err.get()); status != MRI_OK) return status;
   const PluginGuard::Sizes sizes = port.guard.before(rsp, req_size);
-  mri_status status = port.guard.contain(err.get(), [&] { return call(err.get()); });
+  mri_status status = port.guard.contain(
+      err.get(), [&] { return call(err.get()); }, function);
   status = port.guard.after(rsp, sizes, status, err.get());
   if (status != MRI_OK) return status;
   const char* wrong = check();
@@ -44,10 +45,12 @@ mri_status answered(PluginPort& port, uint32_t req_size, Rsp* rsp, mri_error* ca
 
 // A call without an answer to check.
 template <class Call>
-mri_status plain(PluginPort& port, mri_error* caller_err, Call&& call) {
+mri_status plain(PluginPort& port, mri_error* caller_err, Call&& call,
+                 const char* function = __builtin_FUNCTION()) {
   ErrorSlot err(caller_err);
   if (const mri_status status = port.guard.check_active(err.get()); status != MRI_OK) return status;
-  return port.guard.contain(err.get(), [&] { return call(err.get()); });
+  return port.guard.contain(
+      err.get(), [&] { return call(err.get()); }, function);
 }
 
 // Holds contexts for one call; the plugin is called without any lock.

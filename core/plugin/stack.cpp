@@ -72,6 +72,7 @@ struct Stack::Member {
         port(std::make_unique<PluginPort>(absl::StrCat(library.info.kind, "-", library.info.name),
                                           spec.services.log)) {
     port->negotiated = library.info.negotiated;
+    port->guard.identify({library.info.id, library.info.path, library.info.sha256});
   }
 
   PluginChoice choice;

@@ -26,18 +26,6 @@ std::string default_worker_program() {
   return (program.parent_path() / "mri-worker").string();
 }
 
-std::string why_not_isolated(std::string_view kind, const Isolation& isolation) {
-  if (worker_table(kind) == nullptr) {
-    return absl::StrCat("a plugin of kind ", std::string(kind),
-                        " works on the runtime's memory, which another process does not have; "
-                        "expected kv_tier, quantizer, summary or batching");
-  }
-  if (kind == "quantizer" && !isolation.fallback.empty()) {
-    return "a quantizer has no fallback: nothing else can read the pages that it has written";
-  }
-  return "";
-}
-
 absl::StatusOr<std::unique_ptr<WorkerPlugin>> WorkerPlugin::start(const WorkerSpec& spec) {
   std::unique_ptr<WorkerPlugin> plugin(new WorkerPlugin(spec));
   plugin->wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

@@ -25,25 +25,12 @@
 
 #include "absl/status/statusor.h"
 #include "core/base/mutex.h"
+#include "core/plugin/isolation.h"
 #include "core/plugin/worker_messages.h"
 #include "core/plugin/worker_process.h"
 #include "mri/entry.h"
 
 namespace varve {
-
-// What of a profile's plugin table decides where the plugin runs.
-struct Isolation {
-  bool is_worker = false;
-  uint64_t deadline_ms = 1000;  // of one call
-  uint64_t memory_mb = 0;       // address space of the worker; 0: no limit
-  std::string fallback;         // name of a plugin of the same kind, run in this process; or empty
-  std::string program;          // mri-worker; empty: the one beside this program
-  uint32_t failures_max = kWorkerFailuresMax;
-  uint64_t backoff_ms = kWorkerBackoffMs;
-};
-
-// Why a plugin of this kind cannot run in a worker; "" when it can.
-std::string why_not_isolated(std::string_view kind, const Isolation& isolation);
 
 struct WorkerSpec {
   LoadMessage load;

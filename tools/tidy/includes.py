@@ -54,7 +54,7 @@ ALLOWED = {
     'plugins': {'c', 'std', 'intrinsics', 'cuda', 'mri/include/', 'mri/sdk/'},
     'adapters': SYSTEM | {'thread_annotations', 'llama', 'json', 'mri/', 'kernels/', 'adapters/'},
     'core': CORE,
-    'core/plugin': CORE | {'boost_dll'},
+    'core/plugin': CORE | {'boost_dll', 'openssl'},
     'core/config': CORE | {'toml'},
     'core/engine': CORE | {'openssl'},
     'core/metrics': CORE | {'prometheus'},

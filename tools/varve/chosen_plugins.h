@@ -7,14 +7,16 @@
 
 #include "absl/status/statusor.h"
 #include "core/config/profile.h"
+#include "core/plugin/isolation.h"
 #include "core/plugin/library.h"
 
 namespace varve::cli {
 
 struct ChosenPlugin {
-  std::string table;  // also its kind
-  PluginLibrary library;
+  std::string table;      // also its kind
+  PluginLibrary library;  // of one that gets its own process: no entry
   PluginValues values;
+  Isolation isolation;
 };
 
 // [plugins] directories, or the folder beside the program.

@@ -13,6 +13,7 @@
 #include "core/http/server.h"
 #include "core/http/service.h"
 #include "core/metrics/metrics.h"
+#include "core/plugin/crash_record.h"
 #include "core/route/dispatcher.h"
 #include "core/route/experiment_record.h"
 #include "core/route/exposure_log.h"
@@ -235,6 +236,8 @@ int serve(const CommandLine& line) {
   if (!profile.ok()) return report(profile.status(), kExitUsage);
   const absl::StatusOr<ServeConfig> config = load_serve_config(*profile, sources);
   if (!config.ok()) return report(config.status(), kExitUsage);
+  if (const absl::Status handled = install_crash_handler(*profile); !handled.ok())
+    return report(handled, kExitUsage);
 
   Serving serving(*config, runtime_options(*profile).threads);
   absl::Status status = start_dispatcher(*config, serving);
