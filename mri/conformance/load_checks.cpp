@@ -166,15 +166,16 @@ struct Process {
 };
 
 void leaves_the_process_alone(Bench& bench) {
+  const Process untouched = Process::now();
   { const Opened warm_up(bench); }
   const Process before = Process::now();
   { const Opened plugin(bench); }
   const Process after = Process::now();
   Report& report = *bench.report;
-  report.expect(after.locale == before.locale, "changed the locale to " + after.locale);
-  report.expect(after.folder == before.folder, "changed the current directory");
-  report.expect(after.environment == before.environment, "changed the environment");
-  report.expect(after.handlers == before.handlers, "installed a signal handler");
+  report.expect(after.locale == untouched.locale, "changed the locale to " + after.locale);
+  report.expect(after.folder == untouched.folder, "changed the current directory");
+  report.expect(after.environment == untouched.environment, "changed the environment");
+  report.expect(after.handlers == untouched.handlers, "installed a signal handler");
   report.expect(after.files <= before.files, "left a file open after close");
   report.expect(after.threads <= before.threads, "left a thread running after close");
 }
