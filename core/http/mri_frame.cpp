@@ -90,9 +90,10 @@ absl::StatusOr<std::vector<int32_t>> read_tokens(const MriFrame& frame, const nl
   std::vector<int32_t> tokens;
   tokens.reserve(value.size());
   for (const nlohmann::json& token : value) {
-    if (!token.is_number_integer() || token < 0 || token > INT32_MAX) {
+    // Which numbers the vocabulary has, the runtime knows, and says for each sequence of a step.
+    if (!token.is_number_integer() || token < INT32_MIN || token > INT32_MAX) {
       return invalid(absl::StrCat(std::string(param), "[", tokens.size(), "]"),
-                     "expected a token number, an integer from 0 to 2147483647");
+                     "expected a token number, an integer of 32 bits");
     }
     tokens.push_back(token.get<int32_t>());
   }

@@ -86,13 +86,15 @@ TEST(ListPlugins, ShowsGoodAndBadOnes) {
   EXPECT_EQ(good[3].info->name, "probe_1_0");
   EXPECT_EQ(good[3].info->negotiated, MRI_1_0);
 
-  bool saw_refusal = false;
-  for (const ListedPlugin& plugin : list_plugins({BAD_PLUGINS, "/nonexistent"})) {
-    if (plugin.path.find("wrong_magic") == std::string::npos) continue;
-    saw_refusal = true;
-    EXPECT_THAT(text_of(plugin.info.status()), HasSubstr("MRI-E006"));
-  }
-  EXPECT_TRUE(saw_refusal);
+  // Alone: some of the others end the process when they are loaded.
+  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "one_bad";
+  std::filesystem::create_directories(folder);
+  std::filesystem::copy_file(std::string(BAD_PLUGINS) + "/quantizer-wrong_magic.so",
+                             folder / "quantizer-wrong_magic.so",
+                             std::filesystem::copy_options::overwrite_existing);
+  const std::vector<ListedPlugin> bad = list_plugins({folder.string(), "/nonexistent"});
+  ASSERT_EQ(bad.size(), 1u);
+  EXPECT_THAT(text_of(bad[0].info.status()), HasSubstr("MRI-E006"));
 }
 
 }  // namespace
