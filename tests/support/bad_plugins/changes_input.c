@@ -1,7 +1,5 @@
 #include <stddef.h>
 
-#include <stddef.h>
-
 #include "mri/mri.h"
 static mri_status scale(void* self, const mri_quant_encode_req* req, mri_error* err) {
   (void)self, (void)err;

@@ -1,8 +1,6 @@
 /* Writes to a body that it got in an earlier call. */
 #include <stddef.h>
 
-#include <stddef.h>
-
 #include "mri/mri.h"
 static uint8_t* borrowed;
 static mri_status late(void* self, const mri_quant_encode_req* req, mri_error* err) {

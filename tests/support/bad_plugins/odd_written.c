@@ -1,8 +1,6 @@
 /* Claims to have filled half a member. */
 #include <stddef.h>
 
-#include <stddef.h>
-
 #include "mri/mri.h"
 static mri_status half(void* self, uint32_t head_dim, mri_quant_desc* out, mri_error* err) {
   (void)self, (void)err;
