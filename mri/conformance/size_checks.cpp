@@ -126,8 +126,9 @@ void check_quantizer(Bench& bench, What what, Opened& plugin) {
                 return t.decode(self, nullptr, e);
               })}) {
       const std::string at = std::string(name) + " with a null request";
-      const mri_status status =
-          call(bench, at, [&](mri_error* e) { return method(table, plugin.self(), e); });
+      const mri_status status = call(bench, at, [&, method = method](mri_error* e) {
+        return method(table, plugin.self(), e);
+      });
       bench.report->expect(status == MRI_E_ARG, at + ": status " + std::to_string(status));
     }
     return;
