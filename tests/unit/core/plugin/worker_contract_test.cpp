@@ -242,18 +242,27 @@ std::string told(const std::string& name, bool is_worker) {
     absl::StrAppend(&text, desc->hdr.written, " ", room.back(), "\n");
   }
   if (text.rfind("0 ", 0) == 0) {  // else no page can be sent
+    constexpr uint32_t kDim = 64;
+    const std::vector<float> in(32 * kDim, 1);
+    std::vector<float> out(64 * kDim);
+    alignas(64) uint8_t index[14 * kDim] = {};
+    alignas(64) uint8_t body[1024 * kDim] = {};
     mri_quant_encode_req encode{};
     encode.hdr.struct_size = sizeof(encode);
+    encode.k = encode.v = in.data(), encode.index = index, encode.body = body;
+    encode.head_dim = kDim, encode.live_mask = UINT32_MAX;
     add(peer.table->encode(peer.self, &encode, &err));
     mri_quant_decode_req decode{};
     decode.hdr.struct_size = sizeof(decode);
+    decode.index = index, decode.body = body, decode.k = out.data(), decode.v = &out[32 * kDim];
+    decode.head_dim = kDim, decode.live_mask = UINT32_MAX;
     add(peer.table->decode(peer.self, &decode, &err));
+    absl::StrAppend(&text, body[0], " ", body[kDim], " ", out[0], " ", out[33 * kDim], "\n");
   }
   return absl::StrCat(text, (*stack)->report()[0].misbehaved);
 }
 
-// Off: fixtures were added since that die while they are loaded, in the host too.
-TEST(BadPluginsInAWorker, DISABLED_AreCaughtAsInTheHost) {
+TEST(BadPluginsInAWorker, AreCaughtAsInTheHost) {
   for (const char* name :
        {"sound",        "old_1_0",       "two_symbols",  "missing_symbol", "major_2_entry",
         "wrong_magic",  "short_struct",  "unknown_kind", "null_open",      "min_above_max",
