@@ -1,12 +1,11 @@
 #include "core/engine/prefix_keys.h"
 
-#include <openssl/evp.h>
-
 #include <algorithm>
+#include <bit>
 #include <cstring>
-#include <new>
 #include <string>
 
+#include "core/base/sha256.h"
 #include "mri/kv_view.h"
 
 namespace varve {
@@ -14,12 +13,8 @@ namespace {
 
 static_assert(kPrefixBlockTokens == MRI_BLOCK_TOKENS);
 
-mri_prefix_key sha256(std::string_view bytes) {
-  mri_prefix_key key;
-  // The algorithm is always there; what can fail is an allocation.
-  if (EVP_Digest(bytes.data(), bytes.size(), key.bytes, nullptr, EVP_sha256(), nullptr) != 1)
-    throw std::bad_alloc();
-  return key;
+mri_prefix_key key_of(std::string_view bytes) {
+  return std::bit_cast<mri_prefix_key>(sha256(bytes));
 }
 
 void append_number(std::string* bytes, uint64_t value, int n_bytes) {
@@ -38,7 +33,7 @@ PrefixKeys::PrefixKeys(std::string_view digest, std::string_view tenant) {
     append_number(&bytes, field.size(), 8);
     bytes.append(field);
   }
-  last_ = sha256(bytes);
+  last_ = key_of(bytes);
 }
 
 std::span<const mri_prefix_key> PrefixKeys::extend(std::span<const int32_t> tokens) {
@@ -49,7 +44,7 @@ std::span<const mri_prefix_key> PrefixKeys::extend(std::span<const int32_t> toke
          tokens.subspan(keys_.size() * kPrefixBlockTokens, kPrefixBlockTokens)) {
       append_number(&bytes, static_cast<uint32_t>(token), 4);
     }
-    last_ = sha256(bytes);
+    last_ = key_of(bytes);
     keys_.push_back(last_);
   }
   return keys_;

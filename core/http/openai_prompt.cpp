@@ -1,13 +1,11 @@
 #include "core/http/openai_prompt.h"
 
-#include <openssl/sha.h>
-
 #include <algorithm>
 #include <limits>
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/sha256.h"
 #include "core/http/request_json.h"
 
 namespace varve::http {
@@ -139,9 +137,7 @@ std::string conversation_of(const GenerateCall& call) {
       start.assign(reinterpret_cast<const char*>(tokens.data()), n * sizeof(int32_t));
     }
   }
-  unsigned char digest[SHA256_DIGEST_LENGTH];
-  SHA256(reinterpret_cast<const unsigned char*>(start.data()), start.size(), digest);
-  return absl::BytesToHexString({reinterpret_cast<const char*>(digest), sizeof(digest)});
+  return sha256_hex(start);
 }
 
 }  // namespace varve::http

@@ -1,7 +1,6 @@
 #include "core/plugin/crash_record.h"
 
 #include <fcntl.h>
-#include <openssl/evp.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -10,7 +9,6 @@
 #include <cstring>
 #include <filesystem>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "core/plugin/refusal.h"
 
@@ -137,13 +135,6 @@ absl::Status check_not_crashed(const std::string& path, const std::string& sha25
                   absl::StrCat("the record ", record),
                   "Repair the plugin, run it with isolation = \"worker\", or allow it again: "
                   "delete the record, or set plugins.allow_crashed = true."});
-}
-
-std::string sha256_hex(std::string_view bytes) {
-  unsigned char digest[EVP_MAX_MD_SIZE];
-  unsigned int n = 0;
-  EVP_Digest(bytes.data(), bytes.size(), digest, &n, EVP_sha256(), nullptr);
-  return absl::BytesToHexString(std::string(reinterpret_cast<char*>(digest), n));
 }
 
 }  // namespace varve

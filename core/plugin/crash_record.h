@@ -49,7 +49,4 @@ absl::Status install_crash_handler(const Profile& profile);
 // plugins.allow_crashed. OK in a process without the handler.
 absl::Status check_not_crashed(const std::string& path, const std::string& sha256);
 
-// 64 hex digits.
-std::string sha256_hex(std::string_view bytes);
-
 }  // namespace varve

@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "core/base/limits.h"
 #include "core/base/mutex.h"
+#include "core/base/sha256.h"
 #include "core/base/text.h"
 #include "core/config/nearest_name.h"
 #include "core/plugin/crash_record.h"

@@ -2,12 +2,10 @@
 
 #include <fcntl.h>
 #include <openssl/crypto.h>
-#include <openssl/sha.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <map>
@@ -19,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "core/base/sha256.h"
 #include "core/config/keys.h"
 #include "core/config/nearest_name.h"
 #include "core/config/value.h"
@@ -31,10 +30,8 @@ constexpr size_t kFileBytesMax = size_t{1} << 20;
 constexpr size_t kKeysMax = 4096;
 constexpr double kLimitMax = 1e12;
 
-using Digest = std::array<unsigned char, SHA256_DIGEST_LENGTH>;
-
 struct Entry {
-  Digest digest{};
+  Sha256 digest{};
   Identity who;
   std::map<std::string, std::string, std::less<>> tiers;
   ApiKeys::Limits limits;
@@ -268,8 +265,7 @@ class KeysFromFile final : public ApiKeys {
   explicit KeysFromFile(std::vector<Entry> entries) : entries_(std::move(entries)) {}
 
   absl::StatusOr<Identity> find(std::string_view key) const override {
-    Digest digest;
-    SHA256(reinterpret_cast<const unsigned char*>(key.data()), key.size(), digest.data());
+    const Sha256 digest = sha256(key);
     // Every entry is looked at, however early one fits.
     size_t found = entries_.size();
     for (size_t i = 0; i < entries_.size(); ++i) {

@@ -1,7 +1,5 @@
 #include "core/route/experiment.h"
 
-#include <openssl/sha.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -9,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/sha256.h"
 
 namespace varve {
 namespace {
@@ -18,11 +17,10 @@ struct Key {
 };
 
 Key key_of(const std::string& salt) {
-  unsigned char digest[SHA256_DIGEST_LENGTH];
-  SHA256(reinterpret_cast<const unsigned char*>(salt.data()), salt.size(), digest);
+  const Sha256 digest = sha256(salt);
   Key key;
-  std::memcpy(&key.word0, digest, sizeof key.word0);
-  std::memcpy(&key.word1, digest + sizeof key.word0, sizeof key.word1);
+  std::memcpy(&key.word0, digest.data(), sizeof key.word0);
+  std::memcpy(&key.word1, digest.data() + sizeof key.word0, sizeof key.word1);
   return key;
 }
 

@@ -1,18 +1,16 @@
 #include "tools/mri_conform/official.h"
 
-#include <openssl/evp.h>
-
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "core/base/limits.h"
+#include "core/base/sha256.h"
 
 namespace varve::conform {
 namespace {
@@ -62,13 +60,6 @@ absl::Status check_run(const nlohmann::json& run, const std::string& kind) {
 }
 
 }  // namespace
-
-std::string sha256_hex(std::string_view bytes) {
-  unsigned char digest[EVP_MAX_MD_SIZE];
-  unsigned int n = 0;
-  EVP_Digest(bytes.data(), bytes.size(), digest, &n, EVP_sha256(), nullptr);
-  return absl::BytesToHexString({reinterpret_cast<const char*>(digest), n});
-}
 
 absl::StatusOr<std::string> read_whole_file(const std::string& path) {
   std::error_code error;

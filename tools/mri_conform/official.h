@@ -10,7 +10,6 @@
 
 namespace varve::conform {
 
-std::string sha256_hex(std::string_view bytes);
 // At most kPluginFileBytesMax bytes; kNotFound says what is there instead.
 absl::StatusOr<std::string> read_whole_file(const std::string& path);
 absl::Status write_whole_file(const std::string& path, std::string_view text);

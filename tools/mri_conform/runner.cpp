@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "core/base/limits.h"
+#include "core/base/sha256.h"
 #include "core/plugin/library.h"
 #include "tools/mri_conform/official.h"
 #include "tools/mri_conform/ref_kernels.h"

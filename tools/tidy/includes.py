@@ -54,14 +54,14 @@ ALLOWED = {
     'plugins': {'c', 'std', 'intrinsics', 'cuda', 'mri/include/', 'mri/sdk/'},
     'adapters': SYSTEM | {'thread_annotations', 'llama', 'json', 'mri/', 'kernels/', 'adapters/'},
     'core': CORE,
-    'core/plugin': CORE | {'boost_dll', 'openssl'},
+    'core/base': CORE | {'openssl'},
+    'core/plugin': CORE | {'boost_dll'},
     'core/config': CORE | {'toml'},
-    'core/engine': CORE | {'openssl'},
     'core/metrics': CORE | {'prometheus'},
     'core/route': CORE | {'openssl', 'sqlite', 'toml'},
-    'core/http': CORE | {'boost_beast', 'openssl'},
+    'core/http': CORE | {'boost_beast'},
     'tools': CORE
-    | {'boost_program_options', 'boost_beast', 'openssl', 'llama'}
+    | {'boost_program_options', 'boost_beast', 'llama'}
     | {'kernels/', 'adapters/', 'tools/'},
     'tests': ANY,
     'bench': ANY,

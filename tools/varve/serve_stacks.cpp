@@ -1,13 +1,12 @@
 #include "tools/varve/serve_stacks.h"
 
-#include <openssl/evp.h>
 #include <sys/stat.h>
 
 #include <set>
 #include <vector>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/sha256.h"
 #include "core/route/dispatcher.h"
 #include "tools/varve/chosen_plugins.h"
 #include "tools/varve/model.h"
@@ -45,11 +44,7 @@ std::string digest_of(const Profile& profile, const std::vector<ChosenPlugin>& p
     add(absl::StrCat(file.st_dev, " ", file.st_ino, " ", file.st_size, " ", file.st_mtim.tv_sec,
                      ".", file.st_mtim.tv_nsec));
   }
-  std::string hash(EVP_MAX_MD_SIZE, '\0');
-  unsigned int n = 0;
-  EVP_Digest(text.data(), text.size(), reinterpret_cast<unsigned char*>(hash.data()), &n,
-             EVP_sha256(), nullptr);
-  return absl::BytesToHexString(hash.substr(0, n));
+  return sha256_hex(text);
 }
 
 absl::Status start_lane(const ServeConfig& config, const StackConfig& stack, ThreadPool& threads,

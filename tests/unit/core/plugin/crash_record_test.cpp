@@ -104,9 +104,5 @@ TEST_F(CrashRecordTest, RefusesAFolderThatCannotBe) {
                     HasSubstr("expected a folder that can be made")));
 }
 
-TEST(Sha256, IsTheKnownOne) {
-  EXPECT_EQ(sha256_hex("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
-}
-
 }  // namespace
 }  // namespace varve
