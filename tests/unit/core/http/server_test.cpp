@@ -382,8 +382,9 @@ TEST_F(ServerTest, ClosesWhileHandlersStillAnswer) {
   start();
   RawClient one = client(), two = client();
   one.send(request_text("GET /keep"));
+  const auto first = kept(0);
   two.send(request_text("GET /keep"));
-  const auto first = kept(0), second = kept(1);
+  const auto second = kept(1);
   std::atomic<int> n_gone{0};
   first->on_gone([&] { ++n_gone; });
   first->start({});
