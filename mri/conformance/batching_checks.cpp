@@ -1,7 +1,6 @@
 // A batching policy: its picks keep the step's limits, depend on the request alone, and nobody
 // waits for ever.
 #include <set>
-#include <thread>
 
 #include "mri/conformance/opened.h"
 #include "mri/conformance/random.h"
@@ -203,15 +202,8 @@ void serves_threads(Bench& bench) {
   Random random(bench.seed);
   const Case c(random, 20, 20);
   const std::vector<mri_batch_pick> alone = policy.next(c);
-  std::atomic<int> wrong{0};
-  const auto work = [&] {
-    for (int i = 0; i < 100; ++i) wrong += are_equal(policy.next(c), alone) ? 0 : 1;
-  };
-  std::vector<std::thread> threads;
-  for (int i = 0; i < 4; ++i) threads.emplace_back(work);
-  for (std::thread& thread : threads) thread.join();
-  bench.report->expect(wrong == 0,
-                       std::to_string(wrong) + " of 400 answers in four threads differ");
+  in_four_threads(bench, 100, "answers",
+                  [&](uint64_t) { return are_equal(policy.next(c), alone); });
 }
 
 void survives_any_request(Bench& bench) {
@@ -242,8 +234,7 @@ constexpr Test kTests[] = {
      "mri::Writer counts on past the end.", says_how_much_room},
     {"batching.legal", "batching", 3, MRI_1_0,
      "Each pick is of another request of the list, 1 token to decode or at most what is left of "
-     "the "
-     "prompt; the sums keep step_tokens_max and sequences_max.",
+     "the prompt; the sums keep step_tokens_max and sequences_max.",
      "The lane clips what is over a limit, so somebody gets less than the policy meant.",
      keeps_the_limits},
     {"batching.progress", "batching", 3, MRI_1_0,

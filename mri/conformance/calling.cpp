@@ -1,5 +1,8 @@
 #include "mri/conformance/calling.h"
 
+#include <atomic>
+#include <thread>
+
 namespace mri::conformance {
 namespace {
 
@@ -45,6 +48,28 @@ void ErrorBox::check(Bench& bench, const std::string& what, mri_status status) c
   report.expect(ends, what + ": error text of msg_len " + std::to_string(err.msg_len) +
                           " without a NUL at its end");
   if (ends) report.expect(is_utf8(err.msg, err.msg_len), what + ": error text that is not UTF-8");
+}
+
+void in_four_threads(Bench& bench, int times, const std::string& what,
+                     const std::function<bool(uint64_t thread)>& is_right) {
+  constexpr uint64_t kThreads = 4;
+  std::atomic<uint64_t> wrong{0};
+  const auto work = [&](uint64_t thread) {
+    for (int i = 0; i < times; ++i) {
+      try {
+        wrong += is_right(thread) ? 0 : 1;
+      } catch (const Stop&) {
+        ++wrong;
+        return;
+      }
+    }
+  };
+  std::vector<std::thread> threads;
+  for (uint64_t i = 0; i < kThreads; ++i) threads.emplace_back(work, i);
+  for (std::thread& thread : threads) thread.join();
+  bench.report->expect(wrong == 0, std::to_string(wrong) + " of " +
+                                       std::to_string(kThreads * static_cast<uint64_t>(times)) +
+                                       " " + what + " in four threads are wrong");
 }
 
 }  // namespace mri::conformance

@@ -131,4 +131,9 @@ void must(Bench& bench, const std::string& what, F&& f) {
   throw Stop{};
 }
 
+// Calls is_right(thread) `times` times in each of four threads at once, thread = 0 .. 3. The test
+// fails with how many `what` were wrong, among them one whose call threw Stop.
+void in_four_threads(Bench& bench, int times, const std::string& what,
+                     const std::function<bool(uint64_t thread)>& is_right);
+
 }  // namespace mri::conformance

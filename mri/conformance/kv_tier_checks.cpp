@@ -1,7 +1,6 @@
 // A kv_tier policy: what it asks for is possible, keeps to the budget, spares what must stay, and
 // depends on the request alone.
 #include <set>
-#include <thread>
 
 #include "mri/conformance/opened.h"
 #include "mri/conformance/random.h"
@@ -262,15 +261,8 @@ void serves_threads(Bench& bench) {
   Random random(bench.seed);
   const Case c(random, 100, MRI_TIER_WHY_PRESSURE);
   const std::vector<mri_tier_action> alone = policy.decide(c);
-  std::atomic<int> wrong{0};
-  const auto work = [&] {
-    for (int i = 0; i < 100; ++i) wrong += are_equal(policy.decide(c), alone) ? 0 : 1;
-  };
-  std::vector<std::thread> threads;
-  for (int i = 0; i < 4; ++i) threads.emplace_back(work);
-  for (std::thread& thread : threads) thread.join();
-  bench.report->expect(wrong == 0,
-                       std::to_string(wrong) + " of 400 answers in four threads differ");
+  in_four_threads(bench, 100, "answers",
+                  [&](uint64_t) { return are_equal(policy.decide(c), alone); });
 }
 
 void survives_any_request(Bench& bench) {

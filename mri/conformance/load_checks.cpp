@@ -201,8 +201,7 @@ void gives_memory_back(Bench& bench) {
 constexpr Test kTests[] = {
     {"static.file", "any", 0, MRI_1_0,
      "The file, not loaded: a sound library that exports its entry alone and brings nothing that "
-     "hurts "
-     "its host.",
+     "hurts its host.",
      "Each text names its rule and the flag that mends it; mri/README.md lists the rules.",
      file_is_sound},
     {"load.host", "any", 1, MRI_1_0,

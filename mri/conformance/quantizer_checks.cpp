@@ -1,6 +1,5 @@
 // A quantizer: pages come back as precise as their bits allow, whatever is in them.
 #include <limits>
-#include <thread>
 
 #include "mri/conformance/opened.h"
 #include "mri/conformance/random.h"
@@ -286,22 +285,13 @@ void serves_threads(Bench& bench) {
     const std::vector<float> k = random.normals(n), v = random.normals(n);
     const auto alone = quantizer.page(desc, head_dim, k, v, UINT32_MAX);
     quantizer.encode(*alone, head_dim, UINT32_MAX);
-    std::atomic<int> wrong{0};
-    const auto work = [&] {
-      for (int i = 0; i < 32; ++i) {
-        const auto page = quantizer.page(desc, head_dim, k, v, UINT32_MAX);
-        Guarded<float> k2(n), v2(n);
-        if (quantizer.encode(*page, head_dim, UINT32_MAX) != MRI_OK ||
-            quantizer.decode(*page, head_dim, UINT32_MAX, &k2, &v2) != MRI_OK ||
-            page->body.copy() != alone->body.copy())
-          ++wrong;
-      }
-    };
-    std::vector<std::thread> threads;
-    for (int i = 0; i < 4; ++i) threads.emplace_back(work);
-    for (std::thread& thread : threads) thread.join();
-    bench.report->expect(wrong == 0,
-                         std::to_string(wrong) + " of 128 encodings in four threads differ");
+    in_four_threads(bench, 32, "encodings", [&](uint64_t) {
+      const auto page = quantizer.page(desc, head_dim, k, v, UINT32_MAX);
+      Guarded<float> k2(n), v2(n);
+      return quantizer.encode(*page, head_dim, UINT32_MAX) == MRI_OK &&
+             quantizer.decode(*page, head_dim, UINT32_MAX, &k2, &v2) == MRI_OK &&
+             page->body.copy() == alone->body.copy();
+    });
   });
 }
 
@@ -316,10 +306,7 @@ void survives_any_page(Bench& bench) {
     for (int i = 0; i < 64; ++i) {
       const uint64_t n = uint64_t{kTokens} * head_dim;
       std::vector<float> x(n);
-      for (float& value : x) {
-        const auto bits = static_cast<uint32_t>(random.next());
-        std::memcpy(&value, &bits, sizeof(value));
-      }
+      for (float& value : x) value = random.any_float();
       const auto live = static_cast<uint32_t>(random.next());
       const auto page = quantizer.page(desc, head_dim, x, x, live);
       quantizer.encode(*page, head_dim, live);

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 namespace mri::conformance {
@@ -26,6 +27,13 @@ class Random {
   float normal() {
     return static_cast<float>(std::sqrt(-2 * std::log(unit())) *
                               std::cos(6.283185307179586 * unit()));
+  }
+  // Any bits: also NaN, infinite and subnormal.
+  float any_float() {
+    const auto bits = static_cast<uint32_t>(next());
+    float value = 0;
+    std::memcpy(&value, &bits, sizeof(value));
+    return value;
   }
   std::vector<float> normals(uint64_t n, float scale = 1) {
     std::vector<float> x(n);

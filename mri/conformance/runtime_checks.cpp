@@ -1,8 +1,6 @@
 // A runtime: contexts grow, are listed, shrink and end as the contract says, and none of them
 // notices another. The same checks run in the process and over HTTP.
-#include <atomic>
-#include <thread>
-
+#include "mri/conformance/calling.h"
 #include "mri/conformance/runtime_bench.h"
 
 namespace mri::conformance {
@@ -325,27 +323,19 @@ void serves_threads(Bench& bench) {
     wanted.push_back(
         runtime.step(runtime.make(part(texts.back(), 0, 49)), part(texts.back(), 49, 1)).logits);
   }
-  std::atomic<int> wrong{0};
-  const auto work = [&](size_t i) {
-    const bool logits = runtime->vocabulary() > 0;
-    for (int round = 0; round < 4; ++round) {
-      Init init;
-      init.tokens = part(texts[i], 0, 49);
-      const Inited made = runtime->init(init);
-      const SteppedAll all = runtime->step({{made.ctx, part(texts[i], 49, 1), logits, false, 0}});
-      const bool ok = made.status == MRI_OK && all.status == MRI_OK && all.seqs.size() == 1 &&
-                      all.seqs[0].status == MRI_OK && all.seqs[0].position == 49 &&
-                      difference(wanted[i], all.seqs[0].logits) <= kLogitErrorMax;
-      wrong += ok ? 0 : 1;
-      runtime->evict(made.ctx, {{0, 32}}, MRI_EVICT_BLOCK);
-      runtime->release(made.ctx);
-    }
-  };
-  std::vector<std::thread> threads;
-  for (size_t i = 0; i < 4; ++i) threads.emplace_back(work, i);
-  for (std::thread& thread : threads) thread.join();
-  runtime.report().expect(wrong == 0,
-                          std::to_string(wrong) + " of 16 contexts in four threads went wrong");
+  const bool logits = runtime->vocabulary() > 0;
+  in_four_threads(bench, 4, "contexts", [&](uint64_t thread) {
+    Init init;
+    init.tokens = part(texts[thread], 0, 49);
+    const Inited made = runtime->init(init);
+    const SteppedAll all =
+        runtime->step({{made.ctx, part(texts[thread], 49, 1), logits, false, 0}});
+    runtime->evict(made.ctx, {{0, 32}}, MRI_EVICT_BLOCK);
+    runtime->release(made.ctx);
+    return made.status == MRI_OK && all.status == MRI_OK && all.seqs.size() == 1 &&
+           all.seqs[0].status == MRI_OK && all.seqs[0].position == 49 &&
+           difference(wanted[thread], all.seqs[0].logits) <= kLogitErrorMax;
+  });
 }
 
 // Random calls against what a runtime must remember: the length of each context, and whether it may
@@ -426,8 +416,7 @@ constexpr Test kTests[] = {
      "Do not recompute: say MRI_E_STATE.", lists_when_it_may, true},
     {"runtime.evict", "runtime", 3, MRI_1_0,
      "n_evicted is what the rows lose, within the range as the granularity widens or clips it; "
-     "only "
-     "token granularity tears blocks; no position moves; the epoch rises.",
+     "only token granularity tears blocks; no position moves; the epoch rises.",
      "Clip to the context; count tokens that were live before.", evicts_what_is_asked, true},
     {"runtime.evict-bad", "runtime", 3, MRI_1_0,
      "Ranges outside the context take nothing; an unknown granularity is refused.",

@@ -10,6 +10,11 @@
 namespace mri::conformance {
 namespace {
 
+// Of a method that has a response alone: there is nothing that req_seen could tell.
+struct NoReq {
+  mri_req_hdr hdr;
+};
+
 constexpr uint32_t kGrowth[] = {0, 8, 64, 4096};  // of a caller that is newer than the plugin
 
 // The bytes of a response that a plugin must fill when `version` was chosen.
@@ -112,9 +117,6 @@ void check(Bench& bench, What what, const Method<Req, Rsp>& m) {
 // describe has no request of its own; encode and decode have no response.
 void check_quantizer(Bench& bench, What what, Opened& plugin) {
   const auto& table = plugin.table<mri_quantizer_v1>(MRI_QUANTIZER);
-  struct NoReq {
-    mri_req_hdr hdr;
-  };
   mri_quant_desc desc = sized<mri_quant_desc>();
   if (what != What::kResponse) {
     for (const auto& [name, method] :
@@ -136,7 +138,7 @@ void check_quantizer(Bench& bench, What what, Opened& plugin) {
   Method<NoReq, mri_quant_desc> m{"describe", {}, desc, {}};
   m.invoke = [&](const NoReq*, mri_quant_desc* out, mri_error* e) {
     const mri_status status = table.describe(plugin.self(), 64, out, e);
-    if (out != nullptr) out->hdr.req_seen = sizeof(NoReq);  // there is none to see
+    if (out != nullptr) out->hdr.req_seen = sizeof(NoReq);
     return status;
   };
   check(bench, what, m);
@@ -267,9 +269,6 @@ void check_kind(Bench& bench, What what) {
 
 void check_caps(Bench& bench) {
   Opened plugin(bench);
-  struct NoReq {
-    mri_req_hdr hdr;
-  };
   Method<NoReq, mri_caps> m{"query_caps", {}, {}, {}};
   m.invoke = [&](const NoReq*, mri_caps* out, mri_error* e) {
     const mri_status status = plugin.plugin().query_caps(plugin.self(), out, e);
@@ -284,11 +283,9 @@ constexpr Test kTests[] = {
      "written is min(struct_size, sizeof); mri::Response does it.", check_caps},
     {"size.response", "any", 2, MRI_1_0,
      "A response of the size of 1.0, of today, or of a newer host is filled up to min(struct_size, "
-     "own "
-     "size), which written and req_seen tell; nothing behind it is touched.",
+     "own size), which written and req_seen tell; nothing behind it is touched.",
      "Never compare struct_size with ==; never write sizeof bytes unasked; at 1.1 fill the members "
-     "of "
-     "1.1. mri::Response does it.",
+     "of 1.1. mri::Response does it.",
      [](Bench& bench) { check_kind(bench, What::kResponse); }},
     {"size.request", "any", 2, MRI_1_0,
      "A request of a newer host is served whatever its unknown members hold.",

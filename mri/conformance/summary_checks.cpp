@@ -1,6 +1,4 @@
 // A summary: few pairs that stand for all tokens, counted right, and nothing but numbers.
-#include <thread>
-
 #include "mri/conformance/opened.h"
 #include "mri/conformance/random.h"
 #include "mri/kind/summary.h"
@@ -182,18 +180,10 @@ void serves_threads(Bench& bench) {
   Random random(bench.seed);
   const Text text(random, 256, 64);
   const Pairs alone = summary.make(text);
-  std::atomic<int> wrong{0};
-  const auto work = [&] {
-    for (int i = 0; i < 8; ++i) {
-      const Pairs pairs = summary.make(text);
-      wrong += pairs.k == alone.k && pairs.log_count == alone.log_count ? 0 : 1;
-    }
-  };
-  std::vector<std::thread> threads;
-  for (int i = 0; i < 4; ++i) threads.emplace_back(work);
-  for (std::thread& thread : threads) thread.join();
-  bench.report->expect(wrong == 0,
-                       std::to_string(wrong) + " of 32 summaries in four threads differ");
+  in_four_threads(bench, 8, "summaries", [&](uint64_t) {
+    const Pairs pairs = summary.make(text);
+    return pairs.k == alone.k && pairs.log_count == alone.log_count;
+  });
 }
 
 void survives_any_values(Bench& bench) {
@@ -205,8 +195,8 @@ void survives_any_values(Bench& bench) {
     Text text(random, 1 + random.below32(600), 1 + random.below32(64));
     for (std::vector<float>* x : {&text.k, &text.v, &text.mass}) {
       for (float& value : *x) {
-        const auto bits = static_cast<uint32_t>(random.next());
-        if (random.chance(10)) std::memcpy(&value, &bits, sizeof(value));
+        const float any = random.any_float();
+        if (random.chance(10)) value = any;
       }
     }
     const uint32_t most = summary.pairs_max(text.n_tokens);
