@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <numeric>
 
+#include "absl/strings/str_cat.h"
+#include "core/config/value.h"
+
 namespace varve {
 
 size_t edit_distance(std::string_view a, std::string_view b) {
@@ -33,6 +36,11 @@ std::string nearest_name(std::string_view misspelt, const std::vector<std::strin
     }
   }
   return nearest;
+}
+
+std::string suggestion(std::string_view misspelt, const std::vector<std::string>& names) {
+  const std::string nearest = nearest_name(misspelt, names);
+  return nearest.empty() ? "" : absl::StrCat("; did you mean ", quoted(nearest), "?");
 }
 
 }  // namespace varve

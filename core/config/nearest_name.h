@@ -14,4 +14,7 @@ size_t edit_distance(std::string_view a, std::string_view b);
 // third of the length).
 std::string nearest_name(std::string_view misspelt, const std::vector<std::string>& names);
 
+// "; did you mean "x"?", to go after what was expected, or "" when no name is near.
+std::string suggestion(std::string_view misspelt, const std::vector<std::string>& names);
+
 }  // namespace varve

@@ -75,11 +75,6 @@ absl::Status ErrorList::status() const {
       absl::StrCat(first, " (and ", more, more == 1 ? " more error)" : " more errors)"));
 }
 
-std::string suggestion(std::string_view misspelt, const std::vector<std::string>& names) {
-  const std::string nearest = nearest_name(misspelt, names);
-  return nearest.empty() ? "" : absl::StrCat("; did you mean ", quoted(nearest), "?");
-}
-
 // Walks the two levels of a parsed file.
 class ProfileBuilder::TomlReader {
  public:

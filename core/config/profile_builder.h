@@ -24,9 +24,6 @@ class ErrorList {
   std::vector<std::tuple<Layer, uint32_t, uint32_t, std::string>> errors_;
 };
 
-// "; did you mean "x"?", or "" when no name is near.
-std::string suggestion(std::string_view misspelt, const std::vector<std::string>& names);
-
 // Call the add functions in the order of the layers.
 class ProfileBuilder {
  public:

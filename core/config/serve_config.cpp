@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "core/config/nearest_name.h"
 #include "core/config/profile_builder.h"
 
 namespace varve {
@@ -92,11 +93,6 @@ class Loader {
   std::vector<std::string> stack_names() const {
     std::vector<std::string> names;
     for (const StackConfig& stack : config_.stacks) names.push_back(stack.name);
-    return names;
-  }
-  std::vector<std::string> class_names() const {
-    std::vector<std::string> names;
-    for (const ClassConfig& one : config_.classes) names.push_back(one.name);
     return names;
   }
 
@@ -217,7 +213,8 @@ void Loader::load_classes() {
     config_.classes.back().name = "standard";
     config_.classes.back().deadline = absl::InfiniteDuration();
   }
-  check_name("server", "default_class", config_.server.default_class, class_names(), "class");
+  check_name("server", "default_class", config_.server.default_class, class_names(config_),
+             "class");
 }
 
 void Loader::load_experiment(const std::string& name) {
@@ -273,7 +270,7 @@ void Loader::load_arms(const std::string& table, ExperimentConfig& experiment) {
 }
 
 void Loader::check_experiment(const std::string& table, const ExperimentConfig& experiment) {
-  check_name(table, "class", experiment.class_name, class_names(), "class");
+  check_name(table, "class", experiment.class_name, class_names(config_), "class");
   const auto [of_class, is_first] = classes_.emplace(experiment.class_name, experiment.name);
   if (!is_first) {
     error(table, "class",
@@ -307,6 +304,12 @@ void Loader::check_experiment(const std::string& table, const ExperimentConfig& 
 }
 
 }  // namespace
+
+std::vector<std::string> class_names(const ServeConfig& config) {
+  std::vector<std::string> names;
+  for (const ClassConfig& one : config.classes) names.push_back(one.name);
+  return names;
+}
 
 absl::StatusOr<ServeConfig> load_serve_config(const Profile& profile,
                                               const ProfileSources& sources) {

@@ -85,6 +85,8 @@ struct ServeConfig {
   std::vector<ExperimentConfig> experiments;
 };
 
+std::vector<std::string> class_names(const ServeConfig& config);
+
 // Every mistake named with its place: unknown stacks, classes, weights that do not sum to 100,
 // salts used twice, a public address without keys.
 absl::StatusOr<ServeConfig> load_serve_config(const Profile& profile,

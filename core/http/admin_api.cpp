@@ -67,16 +67,16 @@ Response experiments(const Service& service) {
 
 Response stop(const Service& service, const Request& request) {
   const absl::StatusOr<Json> body = parse_body(request.body);
-  if (!body.ok()) return answer(body.status());
+  if (!body.ok()) return error_response(body.status());
   const absl::StatusOr<std::string> arm = text_field(*body, "arm");
-  if (!arm.ok()) return answer(arm.status());
+  if (!arm.ok()) return error_response(arm.status());
   const absl::StatusOr<std::string> why = text_field(*body, "why");
-  if (!why.ok()) return answer(why.status());
+  if (!why.ok()) return error_response(why.status());
   const auto name = request.path_values.find("name");
   const std::string experiment = name == request.path_values.end() ? "" : name->second;
   const absl::Status status = service.dispatcher->stop_arm(
       experiment, *arm, absl::StrCat(request.who.key_id, ": ", clean_text(*why, kWhyBytesMax)));
-  if (!status.ok()) return answer(status);
+  if (!status.ok()) return error_response(status);
   for (const ExperimentStatus& one : service.dispatcher->experiments()) {
     if (one.name == experiment) return json_response(experiment_json(one));
   }
@@ -86,7 +86,7 @@ Response stop(const Service& service, const Request& request) {
 Response reload(const Service& service) {
   if (!service.reload) return error_response(501, "this server has no profile to read again");
   const absl::StatusOr<std::vector<std::string>> changes = service.reload();
-  if (!changes.ok()) return answer(changes.status());
+  if (!changes.ok()) return error_response(changes.status());
   return json_response({{"changes", *changes}});
 }
 

@@ -57,8 +57,8 @@ class Registration final : public GenerateSink {
 
   void fail(const absl::Status& status) {
     contexts_->give_up(context_->tenant);
-    if (stream_ == nullptr) return responder_->send(answer(status));
-    stream_->fail(answer(status));
+    if (stream_ == nullptr) return responder_->send(error_response(status));
+    stream_->fail(error_response(status));
   }
 
  private:
@@ -132,11 +132,11 @@ void create(const Service& service, const Request& request,
             const std::shared_ptr<Responder>& responder) {
   const ServerConfig config = service.dispatcher->server_config();
   absl::Status status = service.contexts->reserve(request.who.tenant, config.contexts_max);
-  if (!status.ok()) return responder->send(answer(status));
+  if (!status.ok()) return responder->send(error_response(status));
   absl::StatusOr<Prepared> prepared = prepare(service, config, request);
   if (!prepared.ok()) {
     service.contexts->give_up(request.who.tenant);
-    return responder->send(answer(prepared.status()));
+    return responder->send(error_response(prepared.status()));
   }
   std::shared_ptr<EventStream> stream;
   if (prepared->stream) stream = EventStream::start(responder, config.ping_interval);

@@ -2,12 +2,21 @@
 
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "core/route/dispatcher.h"
 
 namespace varve::http {
 namespace {
+
+constexpr char kParamUrl[] = "varve/param";
+constexpr char kCodeUrl[] = "varve/code";
+
+std::string payload(const absl::Status& status, const char* url) {
+  const auto value = status.GetPayload(url);
+  return value.has_value() ? std::string(*value) : std::string();
+}
 
 struct Kind {
   const char* type;
@@ -89,7 +98,8 @@ Response error_response(int status, std::string_view message, std::string_view p
 Response error_response(const absl::Status& status) {
   const absl::string_view message = status.message();
   Response response =
-      error_response(http_status(status), std::string_view(message.data(), message.size()));
+      error_response(http_status(status), std::string_view(message.data(), message.size()),
+                     payload(status, kParamUrl), payload(status, kCodeUrl));
   if (absl::IsResourceExhausted(status)) {
     const absl::Duration wait = retry_after(status);
     const int64_t wait_s = absl::ToInt64Seconds(absl::Ceil(wait, absl::Seconds(1)));
@@ -97,6 +107,12 @@ Response error_response(const absl::Status& status) {
     response.headers.emplace_back("retry-after-ms", absl::StrCat(absl::ToInt64Milliseconds(wait)));
   }
   return response;
+}
+
+absl::Status with_param(absl::Status status, std::string_view param, std::string_view code) {
+  if (!param.empty()) status.SetPayload(kParamUrl, absl::Cord(std::string(param)));
+  if (!code.empty()) status.SetPayload(kCodeUrl, absl::Cord(std::string(code)));
+  return status;
 }
 
 int http_status(const absl::Status& status) {

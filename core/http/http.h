@@ -77,9 +77,12 @@ std::string error_json(int status, std::string_view message, std::string_view pa
                        std::string_view code = "");
 Response error_response(int status, std::string_view message, std::string_view param = "",
                         std::string_view code = "");
-// The same from a status of the layers below; kResourceExhausted brings Retry-After and
-// retry-after-ms, kFailedPrecondition is 409 invalid_state.
+// The same from a status of the layers below, with what with_param() left in it; kResourceExhausted
+// brings Retry-After and retry-after-ms, kFailedPrecondition is 409 invalid_state.
 Response error_response(const absl::Status& status);
+// A status whose answer names `param` ("messages[0].content") and OpenAI's `code`, where they are
+// not empty.
+absl::Status with_param(absl::Status status, std::string_view param, std::string_view code = "");
 int http_status(const absl::Status& status);
 
 }  // namespace varve::http

@@ -25,7 +25,7 @@ struct Exchanged {
 
   void reply(absl::StatusOr<nlohmann::json> json) {
     Response response =
-        json.ok() ? std::move(body).response(*std::move(json)) : answer(json.status());
+        json.ok() ? std::move(body).response(*std::move(json)) : error_response(json.status());
     add_mri_headers(served, &response);
     responder->send(std::move(response));
   }

@@ -80,7 +80,7 @@ Handler generation_handler(Service& service, const std::shared_ptr<Worker>& work
   return [&service, worker, is_chat](const Request& request,
                                      const std::shared_ptr<Responder>& responder) {
     absl::StatusOr<RunParts> parts = prepare(service, request, is_chat);
-    if (!parts.ok()) return responder->send(answer(parts.status()));
+    if (!parts.ok()) return responder->send(error_response(parts.status()));
     parts->worker = worker;
     run_generation(*std::move(parts), responder);
   };

@@ -41,7 +41,7 @@ struct GenerateCall {
   std::vector<std::string> warnings;  // what was accepted and has no effect
 };
 
-// Pure. Errors name the field: error_param().
+// Pure. Errors name the field: with_param().
 absl::StatusOr<GenerateCall> parse_chat(std::string_view body, const ParseOptions& options);
 absl::StatusOr<GenerateCall> parse_completion(std::string_view body, const ParseOptions& options);
 

@@ -297,10 +297,10 @@ void Run::ended() {
     failure = failure_;
   }
   if (stream_ != nullptr) {
-    if (!failure.ok()) return stream_->fail(answer(failure));
+    if (!failure.ok()) return stream_->fail(error_response(failure));
     return finish_stream();
   }
-  if (!failure.ok()) return responder_->send(answer(failure));
+  if (!failure.ok()) return responder_->send(error_response(failure));
   const std::shared_ptr<Worker> worker = parts_.worker.lock();
   if (parts_.call.n_logprobs < 0 || worker == nullptr) return finish_whole();
   worker->post([self = shared_from_this()] { self->finish_whole(); });

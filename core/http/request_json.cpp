@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
-#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "core/base/text.h"
 
@@ -13,14 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr char kParamUrl[] = "varve/param";
-constexpr char kCodeUrl[] = "varve/code";
 constexpr size_t kShownBytesMax = 160;
-
-std::string payload(const absl::Status& status, const char* url) {
-  const auto value = status.GetPayload(url);
-  return value.has_value() ? std::string(*value) : std::string();
-}
 
 // Builds the value with the limits looked at before anything is kept. nlohmann's parser calls this
 // from a loop, not by recursion.
@@ -144,26 +136,8 @@ absl::Status invalid(std::string_view param, std::string_view message, std::stri
                     param, code);
 }
 
-absl::Status with_param(const absl::Status& status, std::string_view param, std::string_view code) {
-  absl::Status named = status;
-  if (!param.empty()) named.SetPayload(kParamUrl, absl::Cord(std::string(param)));
-  if (!code.empty()) named.SetPayload(kCodeUrl, absl::Cord(std::string(code)));
-  return named;
-}
-
-std::string error_param(const absl::Status& status) { return payload(status, kParamUrl); }
-std::string error_code(const absl::Status& status) { return payload(status, kCodeUrl); }
-
-Response answer(const absl::Status& status) {
-  Response response = error_response(status);
-  const absl::string_view message = status.message();
-  response.body = error_json(response.status, {message.data(), message.size()}, error_param(status),
-                             error_code(status));
-  return response;
-}
-
 void reply(Responder& responder, const absl::StatusOr<json>& body) {
-  if (!body.ok()) return responder.send(answer(body.status()));
+  if (!body.ok()) return responder.send(error_response(body.status()));
   Response response;
   response.body = dump(*body);
   responder.send(std::move(response));

@@ -22,14 +22,6 @@ inline constexpr size_t kJsonValuesMax = size_t{1} << 21;
 // kInvalidArgument whose answer names `param` ("messages[0].content"; empty: the body as a whole)
 // and, when given, OpenAI's error code.
 absl::Status invalid(std::string_view param, std::string_view message, std::string_view code = "");
-// The same for any other status.
-absl::Status with_param(const absl::Status& status, std::string_view param,
-                        std::string_view code = "");
-// What with_param() left in a status; empty when nothing.
-std::string error_param(const absl::Status& status);
-std::string error_code(const absl::Status& status);
-// error_response() with the parameter and code that the status carries.
-Response answer(const absl::Status& status);
 
 // Sends the body, or the error.
 void reply(Responder& responder, const absl::StatusOr<nlohmann::json>& body);

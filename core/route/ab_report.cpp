@@ -12,6 +12,7 @@ namespace varve {
 namespace {
 
 using statistics::ArmData;
+using statistics::ascending;
 using statistics::Gate;
 using statistics::Interval;
 
@@ -38,11 +39,6 @@ constexpr Question kQuestions[] = {
 };
 // The others, the error rate, KLD and top-1.
 constexpr double kGuardrails = std::size(kQuestions) - 1 + 3;
-
-std::vector<double> ascending(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values;
-}
 
 double mean_of(const std::vector<double>& values) {
   double sum = 0;

@@ -212,8 +212,8 @@ void LaneDispatcher::ended(const Ticket& ticket, const GenerateResult& result,
 
 void LaneDispatcher::ended_in_experiment(const Ticket& ticket, const GenerateResult& result) {
   const Placement& placement = ticket.placement;
-  const Exposure row = exposure_of(placement, placement.experiment_version, ticket.request_id,
-                                   digest_of(placement.stack), result);
+  const Exposure row =
+      exposure_of(placement, ticket.request_id, digest_of(placement.stack), result);
   // Who never left the queue has seen nothing of the arm's stack.
   if (result.started != absl::InfinitePast()) parts_.log->add(row);
   if (row.forced || row.burn_in) return;
@@ -253,13 +253,13 @@ absl::Status LaneDispatcher::stop_arm(const std::string& experiment, const std::
     const std::optional<size_t> number = arm_with_name(*found, arm);
     if (!number.has_value()) {
       return absl::NotFoundError(
-          absl::StrCat("found the arm ", quoted(arm), "; expected one of ", arm_names(*found)));
+          absl::StrCat("found the arm ", quoted(arm), "; expected one of ", arms_text(*found)));
     }
     if (*number == 0) {
       return absl::InvalidArgumentError(absl::StrCat("found the control ", quoted(arm),
                                                      "; expected an arm that it can stand in "
                                                      "for: ",
-                                                     arm_names(*found)));
+                                                     arms_text(*found)));
     }
     auto next = std::make_shared<Snapshot>(*snapshot_);
     if (!next->stops[experiment].emplace(arm, why).second) return absl::OkStatus();

@@ -62,11 +62,11 @@ RequestMetrics request_metrics(const Placement& placement, const GenerateResult&
   return metrics;
 }
 
-Exposure exposure_of(const Placement& placement, uint32_t version, const std::string& request_id,
+Exposure exposure_of(const Placement& placement, const std::string& request_id,
                      const std::string& digest, const GenerateResult& result) {
   Exposure row;
   row.experiment = placement.experiment;
-  row.version = version;
+  row.version = placement.experiment_version;
   row.unit_hash = placement.assignment.unit_hash;
   row.arm = placement.arm;
   row.class_name = placement.class_name;

@@ -17,7 +17,7 @@ RequestMetrics request_metrics(const Placement& placement, const GenerateResult&
 
 // `request_id` and `digest` (of the stack) go in as they are. To be called when the request has
 // just ended. [any]
-Exposure exposure_of(const Placement& placement, uint32_t version, const std::string& request_id,
+Exposure exposure_of(const Placement& placement, const std::string& request_id,
                      const std::string& digest, const GenerateResult& result);
 
 }  // namespace varve

@@ -45,7 +45,7 @@ absl::Status choose_arm(const Snapshot& snapshot, const Arrival& arrival, Placem
     const std::optional<size_t> arm = arm_with_name(*experiment, forced);
     if (!arm.has_value()) {
       return absl::NotFoundError(absl::StrCat("found the arm ", quoted(forced),
-                                              "; expected one of ", arm_names(*experiment)));
+                                              "; expected one of ", arms_text(*experiment)));
     }
     placement.assignment.arm = *arm;
     placement.assignment.forced = true;
@@ -66,10 +66,8 @@ std::optional<size_t> arm_with_name(const ExperimentConfig& experiment, const st
   return std::nullopt;
 }
 
-std::string arm_names(const ExperimentConfig& experiment) {
-  std::vector<std::string> names;
-  for (size_t i = 0; i < experiment.arms.size(); ++i) names.push_back(arm_name(experiment, i));
-  return absl::StrJoin(names, ", ");
+std::string arms_text(const ExperimentConfig& experiment) {
+  return absl::StrJoin(arm_names(experiment), ", ");
 }
 
 std::vector<ExperimentConfig> with_stops(std::vector<ExperimentConfig> experiments,
@@ -83,12 +81,6 @@ std::vector<ExperimentConfig> with_stops(std::vector<ExperimentConfig> experimen
     }
   }
   return experiments;
-}
-
-std::vector<std::string> class_names(const ServeConfig& config) {
-  std::vector<std::string> names;
-  for (const ClassConfig& one : config.classes) names.push_back(one.name);
-  return names;
 }
 
 absl::Status check_config(const ServeConfig& config, const DispatcherParts& parts) {

@@ -32,8 +32,7 @@ const T* find_by_name(const std::vector<T>& list, const std::string& name) {
 
 std::optional<size_t> arm_with_name(const ExperimentConfig& experiment, const std::string& name);
 // "main, int4"
-std::string arm_names(const ExperimentConfig& experiment);
-std::vector<std::string> class_names(const ServeConfig& config);
+std::string arms_text(const ExperimentConfig& experiment);
 // A stopped arm's weight goes to the control.
 std::vector<ExperimentConfig> with_stops(std::vector<ExperimentConfig> experiments,
                                          const Stops& stops);

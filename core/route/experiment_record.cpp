@@ -47,6 +47,12 @@ std::string arm_name(const ExperimentConfig& experiment, size_t arm) {
   return same == 1 ? stack : absl::StrCat(stack, "-", same);
 }
 
+std::vector<std::string> arm_names(const ExperimentConfig& experiment) {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < experiment.arms.size(); ++i) names.push_back(arm_name(experiment, i));
+  return names;
+}
+
 ExperimentEvent experiment_event(const ExperimentConfig& experiment, std::string what,
                                  std::string why, double wall_s) {
   Json detail = {{"version", experiment.version},
@@ -99,8 +105,7 @@ absl::StatusOr<ExperimentRecord> read_record(const std::string& experiment,
                      "the profile that it ran with (--profile)"));
   }
   record.config.name = experiment;
-  for (size_t i = 0; i < record.config.arms.size(); ++i)
-    record.arms.push_back(arm_name(record.config, i));
+  record.arms = arm_names(record.config);
   return record;
 }
 
@@ -108,8 +113,7 @@ ExperimentRecord record_of(const ExperimentConfig& experiment) {
   ExperimentRecord record;
   record.config = experiment;
   record.splits.push_back(split_of(experiment, 0));
-  for (size_t i = 0; i < experiment.arms.size(); ++i)
-    record.arms.push_back(arm_name(experiment, i));
+  record.arms = arm_names(experiment);
   return record;
 }
 

@@ -15,6 +15,8 @@ namespace varve {
 // Exposure::arm, QualitySample::arm and the metrics' label of an arm: its stack's name; arms after
 // the first one on the same stack (mode aa) get "-2", "-3", ….
 std::string arm_name(const ExperimentConfig& experiment, size_t arm);
+// Of all arms, in order.
+std::vector<std::string> arm_names(const ExperimentConfig& experiment);
 
 // `what`: "started", "weights changed", "arm stopped". The detail is JSON: version, class, mode,
 // arms with weights, limits, and `why` when it is not empty. Log one at each start of the server,

@@ -243,7 +243,7 @@ class ThreadReplay final : public Replay {
     if (parts_.log != nullptr) {
       const auto digest = parts_.stack_digests.find(placement.stack);
       Exposure row =
-          exposure_of(placement, placement.experiment_version, job.request.id,
+          exposure_of(placement, job.request.id,
                       digest == parts_.stack_digests.end() ? "" : digest->second, result);
       row.is_shadow = true;
       parts_.log->add(std::move(row));

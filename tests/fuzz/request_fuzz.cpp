@@ -1,5 +1,5 @@
 // Any bytes as the body of a request: the first byte picks the route, the rest is what a client
-// sent. A request is taken, or refused with a status of 400 that names a printable parameter.
+// sent. A request is taken, or refused with a status of 400 and a message.
 #include <cstdlib>
 #include <string_view>
 
@@ -16,7 +16,7 @@ void require(bool is_true) {
 
 void check(const absl::Status& status) {
   if (status.ok()) return;
-  const varve::http::Response response = varve::http::answer(status);
+  const varve::http::Response response = varve::http::error_response(status);
   require(response.status == 400);
   const auto error = nlohmann::json::parse(response.body).at("error");
   require(!error.at("message").get<std::string>().empty());

@@ -97,9 +97,7 @@ absl::Status check_serving(const Profile& profile, const ProfileSources& sources
   const absl::StatusOr<ServeConfig> config = load_serve_config(profile, sources);
   if (!config.ok()) return config.status();
   if (!config->server.keys_path.empty()) {
-    std::vector<std::string> classes;
-    for (const ClassConfig& one : config->classes) classes.push_back(one.name);
-    const auto keys = ApiKeys::load(config->server.keys_path, classes);
+    const auto keys = ApiKeys::load(config->server.keys_path, class_names(*config));
     if (!keys.ok()) return keys.status();
   }
   for (const StackConfig& stack : config->stacks) {

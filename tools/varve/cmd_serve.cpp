@@ -62,11 +62,10 @@ Metrics::Names metric_names(const ServeConfig& config,
                             const std::map<std::string, std::unique_ptr<Lane>>& lanes) {
   Metrics::Names names;
   std::set<std::string> arms;
-  for (const ClassConfig& entry : config.classes) names.classes.push_back(entry.name);
+  names.classes = class_names(config);
   for (const auto& [name, lane] : lanes) names.stacks.push_back(name);
   for (const ExperimentConfig& experiment : config.experiments) {
-    for (size_t arm = 0; arm < experiment.arms.size(); ++arm)
-      arms.insert(arm_name(experiment, arm));
+    for (std::string& arm : arm_names(experiment)) arms.insert(std::move(arm));
   }
   names.arms.assign(arms.begin(), arms.end());
   names.model = lanes.at(kMainStack)->model().name;

@@ -50,11 +50,9 @@ Exit codes: 0 done; 1 failed; 2 bad command line or profile, nothing was started
 int unknown_command(const std::string& name) {
   std::vector<std::string> names;
   for (const Command& command : kCommands) names.emplace_back(command.name);
-  const std::string nearest = nearest_name(name, names);
   std::cerr << "varve: found unknown command " << varve::quoted(name)
-            << "; expected one of those that 'varve --help' lists";
-  if (!nearest.empty()) std::cerr << "; did you mean " << varve::quoted(nearest) << "?";
-  std::cerr << "\n";
+            << "; expected one of those that 'varve --help' lists" << varve::suggestion(name, names)
+            << "\n";
   return kExitUsage;
 }
 

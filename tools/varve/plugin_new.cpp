@@ -41,10 +41,9 @@ std::vector<std::string> kinds() {
 absl::Status check(const NewPlugin& plugin) {
   const std::vector<std::string> known = kinds();
   if (std::find(known.begin(), known.end(), plugin.kind) == known.end()) {
-    const std::string nearest = nearest_name(plugin.kind, known);
-    return absl::InvalidArgumentError(absl::StrCat(
-        "found kind ", varve::quoted(plugin.kind), "; expected one of ", absl::StrJoin(known, ", "),
-        nearest.empty() ? "" : absl::StrCat("; did you mean \"", nearest, "\"?")));
+    return absl::InvalidArgumentError(absl::StrCat("found kind ", varve::quoted(plugin.kind),
+                                                   "; expected one of ", absl::StrJoin(known, ", "),
+                                                   suggestion(plugin.kind, known)));
   }
   if (!is_table_name(plugin.name) || plugin.name == "none") {
     return absl::InvalidArgumentError(absl::StrCat("found name ", varve::quoted(plugin.name),

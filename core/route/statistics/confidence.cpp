@@ -36,6 +36,11 @@ double count_below(std::span<const double> sorted, double x) {
 
 }  // namespace
 
+std::vector<double> ascending(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values;
+}
+
 double log_evidence_of_share(double n, double sum, double p, bool above) {
   double logs[kShareScales];
   double scale = kLargestScale / std::sqrt(p * (1 - p));

@@ -17,6 +17,9 @@ struct Interval {
   double lower = 0, upper = 0;
 };
 
+// As the functions on quantiles take them.
+std::vector<double> ascending(std::vector<double> values);
+
 // Evidence about a share of 0/1 (or [0, 1]) observations with sum `sum`, in nats.
 //
 // If the conditional mean of W in [0, 1] is at most p, then for l >= 0, by convexity,

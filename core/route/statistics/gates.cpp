@@ -60,11 +60,6 @@ std::vector<double> expected_split(const ExperimentRecord& record, size_t split)
   return weights;
 }
 
-std::vector<double> ascending(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values;
-}
-
 }  // namespace
 
 void SampleRatio::set_weights(std::span<const double> weights) {
@@ -77,7 +72,6 @@ void SampleRatio::set_weights(std::span<const double> weights) {
 
 void SampleRatio::add(size_t arm) {
   counts_[arm] += 1;
-  ++n_units_;
   log_largest_ = std::max(log_largest_, log_before_ + log_evidence());
 }
 

@@ -29,8 +29,6 @@ class SampleRatio {
   void add(size_t arm);
   // Anytime-valid: 1 / the largest evidence so far.
   double p_value() const;
-  uint64_t units() const { return n_units_; }
-  const std::vector<double>& counts() const { return counts_; }
 
  private:
   double log_evidence() const;
@@ -38,7 +36,6 @@ class SampleRatio {
   std::vector<double> shares_, counts_;
   double log_before_ = 0;  // of earlier weights
   double log_largest_ = 0;
-  uint64_t n_units_ = 0;
 };
 
 inline constexpr double kGateAlpha = 0.001;

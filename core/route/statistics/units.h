@@ -50,10 +50,11 @@ class Units {
       : names_(std::move(arms)), when_(when), arms_(names_.size()) {}
   void add(const Exposure& row);
   const std::vector<ArmData>& arms() const { return arms_; }
+
+ private:
   // SIZE_MAX when it is none of this experiment's.
   size_t arm_number(const std::string& name) const;
 
- private:
   struct Seen {
     size_t arm = 0;
     uint32_t requests = 0;
