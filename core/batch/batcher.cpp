@@ -65,11 +65,11 @@ bool clip(std::span<const mri_batch_request> requests, const BatchLimits& limits
 std::vector<mri_batch_pick> Batcher::next_step(std::span<const mri_batch_request> requests,
                                                const BatchLimits& limits) {
   if (requests.empty() || limits.step_tokens_max == 0) return {};
+  if (!plugin_) return first_come(requests, limits);
   const bool has_work = std::any_of(requests.begin(), requests.end(), [&](const auto& r) {
     return r.running != 0 || limits.sequences_max > 0;
   });
   std::vector<mri_batch_pick> picks;
-  if (!plugin_) return first_come(requests, limits);
   const bool answered = ask(requests, limits, &picks);
   const bool kept = answered && clip(requests, limits, &picks);
   if (!kept || (picks.empty() && has_work)) clips_.fetch_add(1, std::memory_order_relaxed);

@@ -106,7 +106,6 @@ Generation::Next Generation::end_with(FinishReason reason, int32_t token) {
 }
 
 absl::StatusOr<Generation::Next> Generation::next(std::span<float> logits) {
-  // Of the model's own distribution: before end tokens are ruled out.
   const bool is_short = n_tokens_ < limits_.min_tokens;
   const bool wants_logprobs = limits_.n_logprobs >= 0;
   std::vector<std::pair<size_t, float>> ruled_out;
@@ -128,6 +127,7 @@ absl::StatusOr<Generation::Next> Generation::next(std::span<float> logits) {
   Next next;
   Piece piece{*token, {}, {}};
   if (wants_logprobs) {
+    // Of the model's own distribution: before end tokens were ruled out.
     for (const auto& [i, logit] : ruled_out) logits[i] = logit;
     piece.logprobs.push_back(
         token_logprob(logits, *token, static_cast<uint32_t>(limits_.n_logprobs)));

@@ -120,7 +120,8 @@ absl::StatusOr<LaneImpl::Owned> LaneImpl::make_sequence(GenerateRequest request,
   const uint64_t limit = model_.max_tokens == 0 ? UINT64_MAX : model_.max_tokens;
   const uint64_t answer_max = std::min(request.max_tokens, limit - request.prompt.size());
   if (request.max_tokens > 0) {
-    absl::StatusOr<std::unique_ptr<Sampler>> sampler = Sampler::make(request.sampling, *stack_);
+    absl::StatusOr<std::unique_ptr<Sampler>> sampler =
+        Sampler::make(request.sampling, stack_->sampling(), model_.vocab_size);
     if (!sampler.ok()) return sampler.status();
     const std::span<const int32_t> prompt(request.prompt);
     const size_t n_seen = std::min<size_t>(prompt.size(), request.sampling.penalty_tokens);

@@ -1,10 +1,8 @@
 // A context of a runtime and what is asked about it, with values instead of C tables.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <span>
-#include <string_view>
 #include <utility>
 
 #include "absl/status/status.h"

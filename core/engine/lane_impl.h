@@ -109,7 +109,7 @@ class LaneImpl final : public Lane {
   bool is_running(const LaneSequence* sequence) const;
 
   // lane_room.cpp
-  bool open(LaneSequence& sequence);
+  void open(LaneSequence& sequence);
   bool make_room(LaneSequence& sequence, uint64_t n_tokens);
   bool demote_somebody(LaneSequence& sequence, uint64_t wanted_bytes);
   LaneSequence* whom_to_preempt(LaneSequence& sequence);

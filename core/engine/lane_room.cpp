@@ -3,7 +3,6 @@
 #include <tuple>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "core/engine/lane_impl.h"
 
 namespace varve {
@@ -19,8 +18,8 @@ constexpr uint64_t kRoomTokensMin = 64;
 
 }  // namespace
 
-// False: it is not running any more (it ended, or waits again).
-bool LaneImpl::open(LaneSequence& sequence) {
+// It either has a context then, or is not running any more (it ended, or waits again).
+void LaneImpl::open(LaneSequence& sequence) {
   while (true) {
     std::span<const mri_prefix_key> keys;
     // One token at least is computed: its logits are needed.
@@ -41,13 +40,13 @@ bool LaneImpl::open(LaneSequence& sequence) {
       }
       if (sequence.request.wants_timings)
         sequence.result.has_timings = sequence.context.enable_timings();
-      return true;
+      return;
     }
     if (!absl::IsResourceExhausted(opened.status()) || !make_room(sequence, kRoomTokensMin)) {
       end(sequence, FinishReason::kError, opened.status());
-      return false;
+      return;
     }
-    if (!is_running(&sequence)) return false;
+    if (!is_running(&sequence)) return;
   }
 }
 

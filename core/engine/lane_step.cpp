@@ -41,8 +41,7 @@ double LaneImpl::run_step(std::vector<Share> shares) {
   if (shares.empty()) return 0;
   const size_t n_vocabulary = model_.vocab_size;
   std::vector<mri_step_seq> seqs;
-  std::vector<size_t> first_row;
-  size_t n_rows = 0;
+  std::vector<size_t> first_row = {0};  // of logits; the last one: how many there are
   uint32_t priority = 0;
   for (const Share& share : shares) {
     const LaneSequence& sequence = *share.sequence;
@@ -58,15 +57,17 @@ double LaneImpl::run_step(std::vector<Share> shares) {
     if (is_peak_ && std::find(peak.begin(), peak.end(), sequence.request.class_name) != peak.end())
       seq.flags |= MRI_STEP_NO_SUMMARIES;
     seq.all_logits = sequence.wants_prompt_logprobs() && !sequence.is_prompt_told ? 1 : 0;
-    first_row.push_back(n_rows);
-    n_rows += seq.all_logits != 0 ? share.n_tokens : end == sequence.tokens.size() ? 1 : 0;
+    const uint64_t n_rows = seq.all_logits != 0             ? share.n_tokens
+                            : end == sequence.tokens.size() ? 1
+                                                            : 0;
+    first_row.push_back(first_row.back() + n_rows);
     priority = std::max(priority, sequence.priority());
     seqs.push_back(seq);
   }
-  if (logits_.size() < n_rows * n_vocabulary) logits_.resize(n_rows * n_vocabulary);
+  logits_.resize(std::max(logits_.size(), first_row.back() * n_vocabulary));
   for (size_t i = 0; i < seqs.size(); ++i) {
-    const size_t end_row = i + 1 < seqs.size() ? first_row[i + 1] : n_rows;
-    if (end_row > first_row[i]) seqs[i].logits = logits_.data() + first_row[i] * n_vocabulary;
+    if (first_row[i + 1] > first_row[i])
+      seqs[i].logits = logits_.data() + first_row[i] * n_vocabulary;
   }
   if (pass_.has_value()) {
     pass_->renew(priority);
@@ -135,9 +136,7 @@ void LaneImpl::settle(const std::vector<Share>& shares, const std::vector<mri_st
     sequence.share =
         part_of(usage, static_cast<double>(sequence.n_read + shares[i].n_tokens) / n_all);
     has_progress_ = true;
-    const size_t n_rows = seqs[i].logits == nullptr ? 0
-                          : seqs[i].all_logits != 0 ? shares[i].n_tokens
-                                                    : 1;
+    const size_t n_rows = first_row[i + 1] - first_row[i];
     try {
       const auto rows =
           std::span(logits_).subspan(first_row[i] * model_.vocab_size, n_rows * model_.vocab_size);

@@ -177,13 +177,11 @@ void LaneImpl::start_picked(std::vector<Share>* shares) {
     if (!queue_.take(share.sequence->id())) continue;  // a shadow request that was dropped just now
     running_.push_back(std::move(waiting_.extract(share.sequence->id()).mapped()));
   }
-  for (Share& share : *shares) {
-    if (!is_running(share.sequence) || share.sequence->context) continue;
-    if (open(*share.sequence)) continue;
-    share.n_tokens = 0;
+  for (const Share& share : *shares) {
+    if (is_running(share.sequence) && !share.sequence->context) open(*share.sequence);
   }
   std::erase_if(*shares, [this](const Share& share) {
-    return share.n_tokens == 0 || !is_running(share.sequence) || !share.sequence->context;
+    return !is_running(share.sequence) || !share.sequence->context;
   });
   uint64_t n_rows = kPromptLogitsBytesMax / (model_.vocab_size * sizeof(float));
   for (Share& share : *shares) {

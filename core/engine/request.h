@@ -25,8 +25,8 @@ struct GenerateRequest {
   bool is_shadow = false;       // replay: served when nothing else waits, dropped first
   std::vector<int32_t> prompt;  // at least one token
   SamplerOptions sampling;
-  uint64_t max_tokens =
-      0;  // of the answer; 0: only read the prompt (for prompt_logprobs, contexts)
+  // Of the answer; 0: only read the prompt (for prompt_logprobs, contexts).
+  uint64_t max_tokens = 0;
   uint64_t min_tokens = 0;        // no end token before this many
   bool ignore_end = false;        // go on past end tokens
   std::vector<std::string> stop;  // the text ends before the first of these

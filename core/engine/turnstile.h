@@ -17,7 +17,7 @@ namespace varve {
 class Turnstile {
  public:
   // `share_min`: of the steps, this share (0..1) goes to whoever has waited longest, so that nobody
-  // starves. `ageing`: each such wait raises the priority of the one who waits by one; 0: never.
+  // starves. `ageing_us`: each such wait raises the priority of the one who waits by one; 0: never.
   explicit Turnstile(double share_min = 0.1, uint64_t ageing_us = 1'000'000);
 
   // Waits for the turn and holds it until the pass is destroyed.
