@@ -39,7 +39,7 @@ constexpr mri_param_desc kParams[] = {
                    "KV memory of texts that are kept for reuse after their requests, MiB, pinned "
                    "ones included; they go first when kv_budget_mb is reached; 0: no other limit"),
     mri::param_bool("resident_weights", false,
-                    "keep the weights unpacked as well, for a server: steps of 17 to 512 tokens "
+                    "keep the weights unpacked as well, for a server: steps of 25 to 512 tokens "
                     "are up to 2.5 times as fast; 2 bytes a parameter, once per process"),
     mri::param_bool("warm_up", true,
                     "touch all buffers at start: the first request is as fast as the second"),

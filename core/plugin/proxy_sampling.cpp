@@ -13,7 +13,10 @@ mri_status create(void* self, const mri_sampler_req* req, uint64_t* sampler,
   const mri_status status = plain(port, err.get(), [&](mri_error* e) {
     return port.sampling->create(port.self, req, sampler, e);
   });
-  if (status != MRI_OK) return *sampler = 0, status;
+  if (status != MRI_OK) {
+    *sampler = 0;
+    return status;
+  }
   return *sampler != 0 ? MRI_OK : port.guard.broken(err.get(), "a sampler with number 0");
 }
 

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <span>
-#include <string_view>
 
 #include "mri/kind/batching.h"
 #include "mri/kind/kv_tier.h"

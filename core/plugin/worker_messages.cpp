@@ -1,6 +1,5 @@
 #include "core/plugin/worker_messages.h"
 
-#include <algorithm>
 #include <deque>
 
 #include "absl/strings/ascii.h"

@@ -164,7 +164,6 @@ mri_status WorkerPlugin::answer(WorkerProcess& process, const CallRule& rule, co
   const WorkerAnswer answer = lease.transact(rule.call, spec_.isolation.deadline_ms);
   if (answer != WorkerAnswer::kDone) forget(process);
   if (answer == WorkerAnswer::kLate) {
-    process.kill();
     return fill_error(
         err, MRI_E_INTERNAL,
         absl::StrCat(rule.name, ": no answer from the plugin's own process ", process.pid(), " in ",

@@ -5,7 +5,6 @@
 #include <hwy/base.h>
 #include <immintrin.h>
 
-#include <algorithm>
 #include <array>
 #include <cstring>
 #include <utility>

@@ -21,6 +21,24 @@ size_t whole_blocks(const std::vector<mri_kv_block>& views, size_t n) {
   return std::any_of(views.begin() + segment, views.begin() + n, is_summary_only) ? segment : n;
 }
 
+// Of `from`, the summaries of segments that lie wholly in `views`, which are made to name them:
+// hold(s) takes the memory of number s. Of a part of a segment, a summary would stand for too much.
+template <class Hold>
+std::vector<mri_kv_summary> whole_summaries(const std::vector<mri_kv_summary>& from,
+                                            std::vector<mri_kv_block>& views, Hold hold) {
+  for (mri_kv_block& view : views) view.segment = UINT32_MAX;
+  std::vector<mri_kv_summary> whole;
+  for (size_t s = 0; s < from.size(); ++s) {
+    const size_t first = from[s].position / MRI_BLOCK_TOKENS;
+    if (first + kSegmentBlocks > views.size()) continue;
+    for (size_t i = first; i < first + kSegmentBlocks; ++i)
+      views[i].segment = static_cast<uint32_t>(whole.size());
+    hold(s);
+    whole.push_back(from[s]);
+  }
+  return whole;
+}
+
 }  // namespace
 
 size_t fork_blocks(const KvPrefix& prefix, size_t n) { return whole_blocks(prefix.views, n); }
@@ -39,17 +57,10 @@ std::shared_ptr<KvPrefix> KvCache::prefix(size_t n_blocks) const {
     prefix->blocks.push_back(
         {block.index.keep(), block.body.keep(), block.slot, block.last_read, block.reads});
     prefix->views.push_back(views_[i]);
-    prefix->views.back().segment = UINT32_MAX;
   }
-  // A summary stays with its whole segment; of a part of one, it would stand for too much.
-  for (size_t s = 0; s < summary_views_.size(); ++s) {
-    const size_t first = summary_views_[s].position / MRI_BLOCK_TOKENS;
-    if (first + kSegmentBlocks > n_blocks) continue;
-    for (size_t i = first; i < first + kSegmentBlocks; ++i)
-      prefix->views[i].segment = static_cast<uint32_t>(prefix->summaries.size());
+  prefix->summary_views = whole_summaries(summary_views_, prefix->views, [&](size_t s) {
     prefix->summaries.push_back(summaries_[s].keep());
-    prefix->summary_views.push_back(summary_views_[s]);
-  }
+  });
   prefix->step = step_;
   prefix->epoch = epoch_;
   prefix->hot_tokens = hot_tokens_;
@@ -81,16 +92,10 @@ KvCache::KvCache(const KvStore& store, uint64_t budget_bytes, const KvPrefix& pr
     const KvBlockMemory& block = prefix.blocks[i];
     blocks_.push_back(
         {share(block.index), share(block.body), block.slot, block.last_read, block.reads});
-    views_[i].segment = UINT32_MAX;
   }
-  for (size_t s = 0; s < prefix.summary_views.size(); ++s) {
-    const size_t first = prefix.summary_views[s].position / MRI_BLOCK_TOKENS;
-    if (first + kSegmentBlocks > n_blocks) continue;
-    for (size_t i = first; i < first + kSegmentBlocks; ++i)
-      views_[i].segment = static_cast<uint32_t>(summaries_.size());
+  summary_views_ = whole_summaries(prefix.summary_views, views_, [&](size_t s) {
     summaries_.push_back(share(prefix.summaries[s]));
-    summary_views_.push_back(prefix.summary_views[s]);
-  }
+  });
 }
 
 uint64_t KvCache::shrink(uint64_t wanted_bytes) {

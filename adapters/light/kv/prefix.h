@@ -6,7 +6,6 @@
 // pinned ones stay.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <cstring>
 #include <list>

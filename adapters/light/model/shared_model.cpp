@@ -6,7 +6,6 @@
 #include <filesystem>
 #include <map>
 #include <mutex>
-#include <utility>
 #include <vector>
 
 namespace varve::light {

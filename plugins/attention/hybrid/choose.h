@@ -57,11 +57,11 @@ struct Chosen {
 // The most entries that choose() writes for any tile of the sequence.
 uint64_t entries_max(const mri_attn_seq& seq, const Live& live, const Options& options);
 
-// Writes the entries of (sequence s, tile, KV head), farthest first. A
-// shortlist in `remembered` (may be null) that is younger than reuse_steps is taken again,
-// otherwise replaced; so is the choice for an earlier piece of the same tile. Throws mri::Error
-// when a kernel refuses. Positions: true ones while the tile lies inside the trained length; beyond
-// it compact ones, as if the text were the sinks, the chosen blocks and the window, without gaps.
+// Writes the entries of (sequence s, tile, KV head), farthest first. A shortlist in `remembered`
+// (may be null) that is younger than reuse_steps is taken again, otherwise replaced; so is the
+// choice for an earlier piece of the same tile. Throws mri::Error when a kernel refuses. Positions:
+// true ones while the tile lies inside the trained length; beyond it compact ones, as if the text
+// were the sinks, the chosen blocks and the window, without gaps.
 Chosen choose(const Options& options, const mri_kernels_v1& kernels, const mri_attn_req& req,
               uint32_t s, uint32_t kv_head, const Tile& tile, const Live& live,
               Remembered* remembered, Scratch& scratch, mri_attn_entry* out);

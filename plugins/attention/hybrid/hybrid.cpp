@@ -42,10 +42,7 @@ struct PlanScratch {
 
 class Hybrid {
  public:
-  Hybrid(const mri::Host& host, const mri::Params& params)
-      : host_(host),
-        kernels_(host.kernels()),
-        tile_queries_(params.get<uint32_t>("tile_queries") / kBlock * kBlock) {
+  Hybrid(const mri::Host& host, const mri::Params& params) : host_(host), kernels_(host.kernels()) {
     const auto blocks = [&](const char* key) {
       return (params.get<uint32_t>(key) + kBlock - 1) / kBlock;
     };
@@ -58,7 +55,7 @@ class Hybrid {
     options_.candidates_percent = params.get<uint32_t>("candidates_percent");
     options_.query_step = params.get<uint32_t>("query_step");
     options_.reuse_steps = params.get<uint32_t>("reuse_steps");
-    options_.tile_queries = tile_queries_;
+    options_.tile_queries = params.get<uint32_t>("tile_queries") / kBlock * kBlock;
     options_.summary_weight = params.get<float>("summary_weight");
     options_.dense_last_tile = params.get<bool>("dense_last_tile");
     options_.positions = positions == "true"      ? Positions::kTrue
@@ -216,7 +213,8 @@ class Hybrid {
 
   // A tile ends at a block boundary or with the sequence, so that all but the first start at one.
   Tile tile_before(const mri_attn_seq& seq, uint32_t end) const {
-    const uint32_t lead = seq.position % kBlock, behind = (lead + end - 1) % tile_queries_ + 1;
+    const uint32_t lead = seq.position % kBlock,
+                   behind = (lead + end - 1) % options_.tile_queries + 1;
     const uint32_t n = std::min(behind, end), first = end - n;
     return {first, n, (seq.position + first) / kBlock, (seq.position + end - 1) / kBlock};
   }
@@ -294,7 +292,6 @@ class Hybrid {
 
   mri::Host host_;
   const mri_kernels_v1& kernels_;
-  uint32_t tile_queries_;
   Options options_;
   mutable Memory memory_;
 };
