@@ -79,13 +79,24 @@ json kv_of(const LaneStatus& status) {
           {"used_bytes", status.used_bytes}};
 }
 
+json worker_of(const WorkerStatus& worker) {
+  return {{"pid", worker.pid},
+          {"quarantined", worker.is_quarantined},
+          {"failures", worker.failures},
+          {"restarts", worker.restarts},
+          {"calls", worker.calls},
+          {"call_seconds", static_cast<double>(worker.call_ns) * 1e-9},
+          {"fallback_calls", worker.fallback_calls}};
+}
+
 json plugins_of(const Stack& stack) {
   json plugins = json::array();
   for (const PluginReport& report : stack.report()) {
     plugins.push_back({{"kind", report.info.kind},
                        {"name", report.info.name},
                        {"version", report.info.version},
-                       {"errors", report.misbehaved}});
+                       {"errors", report.misbehaved},
+                       {"worker", report.worker ? worker_of(*report.worker) : json(nullptr)}});
   }
   return plugins;
 }

@@ -28,6 +28,15 @@ struct RequestMetrics {
   mri_timings timings{};
 };
 
+// One plugin of a lane; worker_…: of its own process, if it has one.
+struct PluginMetrics {
+  std::string name;  // "kv_tier/age"
+  uint64_t errors = 0;
+  bool has_worker = false, worker_quarantined = false;
+  uint64_t worker_calls = 0, worker_restarts = 0, worker_fallback_calls = 0;
+  double worker_call_s = 0;  // of all worker_calls
+};
+
 // One lane at the moment of a scrape.
 struct LaneMetrics {
   std::string stack;
@@ -37,7 +46,7 @@ struct LaneMetrics {
   double last_progress_age_s = 0, oldest_wait_s = 0;
   mri_kv_usage usage{};
   uint64_t kept_prefix_bytes = 0, budget_bytes = 0, used_bytes = 0;
-  std::vector<std::pair<std::string, uint64_t>> plugin_errors;  // plugin, count
+  std::vector<PluginMetrics> plugins;
 };
 
 // Thread-safe.

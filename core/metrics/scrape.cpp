@@ -36,6 +36,12 @@ class Samples {
     family_.metric.push_back(std::move(metric));
     return *this;
   }
+  Samples& add(LabelList labels, uint64_t count, double sum) {
+    add(std::move(labels), 0);
+    family_.metric.back().summary.sample_count = count;
+    family_.metric.back().summary.sample_sum = sum;
+    return *this;
+  }
   void to(std::vector<MetricFamily>* out) { out->push_back(std::move(family_)); }
 
  private:
@@ -98,6 +104,33 @@ void add_tiers(const std::vector<LaneMetrics>& lanes, std::vector<MetricFamily>*
   }
   bytes.to(out);
   tokens.to(out);
+}
+
+void add_plugins(const std::vector<LaneMetrics>& lanes,
+                 const std::function<std::string(const std::string&)>& plugin_label,
+                 std::vector<MetricFamily>* out) {
+  Samples errors("varve_plugin_errors_total", "Promises that a plugin broke.", MetricType::Counter);
+  Samples calls("varve_worker_call_seconds", "Calls that the plugin's own process answered.",
+                MetricType::Summary);
+  Samples restarts("varve_worker_restarts_total",
+                   "Starts of the plugin's own process but the first.", MetricType::Counter);
+  Samples quarantined("varve_worker_quarantined",
+                      "1: the plugin's own process failed too often and is not started again.");
+  Samples fallbacks("varve_worker_fallback_calls_total",
+                    "Calls that the fallback answered instead of the plugin's own process.",
+                    MetricType::Counter);
+  for (const LaneMetrics& lane : lanes) {
+    for (const PluginMetrics& plugin : lane.plugins) {
+      const LabelList labels = {{"stack", lane.stack}, {"plugin", plugin_label(plugin.name)}};
+      errors.add(labels, number(plugin.errors));
+      if (!plugin.has_worker) continue;
+      calls.add(labels, plugin.worker_calls, plugin.worker_call_s);
+      restarts.add(labels, number(plugin.worker_restarts));
+      quarantined.add(labels, plugin.worker_quarantined ? 1 : 0);
+      fallbacks.add(labels, number(plugin.worker_fallback_calls));
+    }
+  }
+  for (Samples* samples : {&errors, &calls, &restarts, &quarantined, &fallbacks}) samples->to(out);
 }
 
 // Share of f32 memory that warm blocks save, index included; negative when there are none.
@@ -167,16 +200,12 @@ void add_lanes(const std::vector<LaneMetrics>& lanes,
   Samples ratio("varve_kv_warm_compression_ratio",
                 "Share of f32 memory that warm blocks save, index included; no sample without warm "
                 "blocks.");
-  Samples errors("varve_plugin_errors_total", "Promises that a plugin broke.", MetricType::Counter);
   for (const LaneMetrics& lane : lanes) {
     const double share = warm_saved(lane.usage);
     if (share >= 0) ratio.add({{"stack", lane.stack}}, share);
-    for (const auto& [plugin, count] : lane.plugin_errors) {
-      errors.add({{"stack", lane.stack}, {"plugin", plugin_label(plugin)}}, number(count));
-    }
   }
   ratio.to(out);
-  errors.to(out);
+  add_plugins(lanes, plugin_label, out);
   add_legacy(lanes, out);
 }
 

@@ -43,7 +43,8 @@ BOARD = {
             'bf16_bytes': 4 << 20, 'hot_tokens': 1, 'warm_tokens': 1, 'cold_tokens': 0,
             'kept_prefix_bytes': 0, 'budget_bytes': 1 << 30, 'used_bytes': 3 << 20,
         },
-        'plugins': [{'kind': 'attention', 'name': 'hybrid', 'version': '1', 'errors': 0}],
+        'plugins': [{'kind': 'attention', 'name': 'hybrid', 'version': '1', 'errors': 0,
+                     'worker': None}],
     }],
 }
 
@@ -105,6 +106,15 @@ class DoctorUrlTest(unittest.TestCase):
             self.assertIn(text, result.stdout)
         findings = json.loads(self.ask('--json').stdout)['findings']
         self.assertEqual(len(findings), 5)
+
+    def test_a_worker_in_quarantine_is_told(self):
+        self.board['stacks'][0]['plugins'][0].update(
+            errors=5, worker={'quarantined': True, 'failures': 5})
+        result = self.ask()
+        self.assertEqual(result.returncode, 1)
+        self.assertIn('the own process of plugin attention/hybrid of stack main is in quarantine '
+                      'after 5 failures', result.stdout)
+        self.assertNotIn('promises', result.stdout)
 
     def test_nothing_timed_yet(self):
         self.board['attention']['timed_tokens'] = 0

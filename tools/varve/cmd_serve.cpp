@@ -73,6 +73,20 @@ Metrics::Names metric_names(const ServeConfig& config,
   return names;
 }
 
+PluginMetrics plugin_metrics(const PluginReport& report) {
+  PluginMetrics metrics;
+  metrics.name = absl::StrCat(report.info.kind, "/", report.info.name);
+  metrics.errors = report.misbehaved;
+  metrics.has_worker = report.worker.has_value();
+  if (!metrics.has_worker) return metrics;
+  metrics.worker_quarantined = report.worker->is_quarantined;
+  metrics.worker_calls = report.worker->calls;
+  metrics.worker_restarts = report.worker->restarts;
+  metrics.worker_fallback_calls = report.worker->fallback_calls;
+  metrics.worker_call_s = static_cast<double>(report.worker->call_ns) * 1e-9;
+  return metrics;
+}
+
 std::vector<LaneMetrics> lane_metrics(const Dispatcher& dispatcher) {
   std::vector<LaneMetrics> all;
   for (const auto& [name, lane] : dispatcher.lanes()) {
@@ -96,7 +110,7 @@ std::vector<LaneMetrics> lane_metrics(const Dispatcher& dispatcher) {
     metrics.budget_bytes = status.budget_bytes;
     metrics.used_bytes = status.used_bytes;
     for (const PluginReport& report : lane->stack().report())
-      metrics.plugin_errors.emplace_back(report.info.name, report.misbehaved);
+      metrics.plugins.push_back(plugin_metrics(report));
     all.push_back(std::move(metrics));
   }
   return all;

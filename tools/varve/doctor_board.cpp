@@ -63,6 +63,14 @@ void find_in_stack(const json& entry, std::vector<std::string>* findings) {
         "; raise runtime.kv_budget_mb, lower kv_tier.hot_tokens, or lower its concurrency"));
   }
   for (const json& plugin : entry.at("plugins")) {
+    const json worker = plugin.value("worker", json(nullptr));
+    if (worker.is_object() && worker.at("quarantined").get<bool>()) {
+      findings->push_back(absl::StrCat(
+          "the own process of plugin ", clean(plugin.at("kind")), "/", clean(plugin.at("name")),
+          " of stack ", stack, " is in quarantine after ", worker.at("failures").get<uint64_t>(),
+          " failures: the log says how it ended; repair it and start the server again"));
+      continue;
+    }
     const auto errors = plugin.at("errors").get<uint64_t>();
     if (errors == 0) continue;
     findings->push_back(absl::StrCat(

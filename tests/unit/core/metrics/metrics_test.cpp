@@ -52,7 +52,15 @@ LaneMetrics lane() {
   l.usage.warm_tokens = 40;
   l.usage.bf16_bytes = 2500;  // 50 a token, 100 in f32
   l.budget_bytes = 1 << 20;
-  l.plugin_errors = {{"attention/hybrid", 2}};
+  l.plugins.resize(2);
+  l.plugins[0].name = "attention/hybrid";
+  l.plugins[0].errors = 2;
+  l.plugins[1].name = "kv_tier/age";
+  l.plugins[1].has_worker = l.plugins[1].worker_quarantined = true;
+  l.plugins[1].worker_calls = 7;
+  l.plugins[1].worker_call_s = 0.5;
+  l.plugins[1].worker_restarts = 4;
+  l.plugins[1].worker_fallback_calls = 9;
   return l;
 }
 
@@ -176,6 +184,19 @@ TEST(Metrics, LanesAreAskedAtEachScrape) {
   EXPECT_DOUBLE_EQ(value(text, "k25_warm_compression_ratio"), 0.7);  // 1200 of 4000
 }
 
+TEST(Metrics, PluginsWithAProcessOfTheirOwnHaveMore) {
+  const auto metrics = Metrics::make(names());
+  fill(*metrics);
+  const std::string text = metrics->text(), of = R"({stack="main",plugin="kv_tier/age"})";
+  EXPECT_EQ(value(text, "varve_worker_call_seconds_count" + of), 7) << text;
+  EXPECT_EQ(value(text, "varve_worker_call_seconds_sum" + of), 0.5);
+  EXPECT_EQ(value(text, "varve_worker_restarts_total" + of), 4);
+  EXPECT_EQ(value(text, "varve_worker_quarantined" + of), 1);
+  EXPECT_EQ(value(text, "varve_worker_fallback_calls_total" + of), 9);
+  EXPECT_EQ(text.find(R"(varve_worker_restarts_total{stack="main",plugin="attention)"),
+            std::string::npos);
+}
+
 TEST(Metrics, CompressionOfNoWarmBlocksIsNotClaimed) {
   const auto metrics = Metrics::make(names());
   metrics->set_lanes([] {
@@ -252,8 +273,9 @@ TEST(Metrics, AlertsAndDashboardsAskForWhatThereIs) {
       size_t n_names = 0;
       for (std::sregex_iterator at(content.begin(), content.end(), name), end; at != end; ++at) {
         ++n_names;
-        EXPECT_TRUE(text.find("\n" + at->str() + " ") != std::string::npos ||
-                    text.find("\n" + at->str() + "{") != std::string::npos)
+        const std::string line = std::string("\n").append(at->str());
+        EXPECT_TRUE(text.find(line + " ") != std::string::npos ||
+                    text.find(line + "{") != std::string::npos)
             << entry.path() << " asks for " << at->str();
       }
       EXPECT_GE(n_names, 10u) << entry.path();
