@@ -8,37 +8,12 @@ import shutil
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
-ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..', '..')
-sys.path.insert(0, os.path.join(ROOT, 'mri', 'abi'))
-import layout  # noqa: E402
+import changed_headers as changes
+from changed_headers import changed_headers, fields_with, layout
 
 COMPILERS = [c for c in ['gcc', 'clang', *sys.argv[1:]] if shutil.which(c)]
-FROZEN = os.path.join(ROOT, 'mri', 'abi', 'frozen_1_0')
-
-
-def changed_headers(folder, header, old, new):
-    """A copy of the headers in `folder` with `old` replaced in one of them."""
-    headers = os.path.join(folder, 'include')
-    shutil.copytree(layout.HEADERS, headers)
-    path = os.path.join(headers, 'mri', header)
-    with open(path, encoding='utf-8') as file:
-        text = file.read()
-    assert old in text
-    with open(path, 'w', encoding='utf-8') as file:
-        file.write(text.replace(old, new, 1))
-    return headers
-
-
-def fields_with(struct, member, after):
-    """The field list with one more member."""
-    structs = []
-    for name, kind, members in layout.read_fields():
-        if name == struct:
-            at = [m for m, _ in members].index(after) + 1
-            members = members[:at] + [(member, '1.0')] + members[at:]
-        structs.append((name, kind, members))
-    return structs
 
 
 class LayoutTest(unittest.TestCase):
@@ -53,7 +28,8 @@ class LayoutTest(unittest.TestCase):
 
     def test_frozen_headers_give_the_table_of_1_0(self):
         for language in layout.LANGUAGES:
-            self.assertEqual(layout.table('1.0', COMPILERS[0], language, FROZEN),
+            self.assertEqual(layout.table('1.0', COMPILERS[0], language,
+                                          changes.FROZEN),
                              layout.stored('1.0'))
 
     def test_each_version_only_appends_to_the_one_before(self):
@@ -110,6 +86,28 @@ class GateTest(unittest.TestCase):
         new = layout.table('1.1', COMPILERS[0], headers=headers)
         self.assertEqual(list(layout.append_findings(layout.stored('1.0'), new)),
                          ['mri_tier_rsp.n_actions: moved, retyped or removed'])
+
+    def test_appended_member_of_a_new_version_passes(self):
+        changed_headers(self.folder, 'version.h', '#define MRI_1_1',
+                        '#define MRI_1_2 MRI_VERSION(1, 2)\n#define MRI_1_1')
+        headers = changed_headers(self.folder, 'kind/kv_tier.h', 'uint64_t n_actions;',
+                                  'uint64_t n_actions;\n#if MRI_TARGET_VERSION >= MRI_1_2\n'
+                                  'uint64_t n_spared;\n#endif\n')
+        structs = fields_with('mri_tier_rsp', 'n_spared', 'n_actions', since='1.2')
+        with mock.patch.object(layout, 'VERSIONS', ['1.0', '1.1', '1.2']):
+            for version in ('1.0', '1.1'):
+                self.assertEqual(layout.table(version, COMPILERS[0], 'c11', headers, structs),
+                                 layout.stored(version))
+            new = layout.table('1.2', COMPILERS[0], 'c11', headers, structs)
+        self.assertEqual(list(layout.append_findings(layout.stored('1.1'), new)), [])
+        self.assertIn('mri_tier_rsp\tgrows\tn_spared\t40\t8\tu64\n', new)
+
+    def test_appended_member_without_a_new_version_is_found(self):
+        headers = changed_headers(self.folder, 'kind/kv_tier.h', 'uint64_t n_actions;',
+                                  'uint64_t n_actions; uint64_t n_spared;')
+        new = layout.table('1.1', COMPILERS[0], headers=headers,
+                           structs=fields_with('mri_tier_rsp', 'n_spared', 'n_actions'))
+        self.assertNotEqual(new, layout.stored('1.1'))
 
     def test_longer_frozen_struct_and_removed_struct_are_found(self):
         old = layout.stored('1.0')
