@@ -7,6 +7,8 @@ namespace {
 
 constexpr double kNewShare = 0.3;
 constexpr uint64_t kFirstPieceTokens = 64;
+// Kernels take rows in fours.
+constexpr uint64_t kPieceUnitTokens = 4;
 // A cost that was learnt on small pieces says little about large ones.
 constexpr uint64_t kGrowth = 2;
 
@@ -36,7 +38,7 @@ uint64_t LanePace::grant(uint32_t n_decode, bool bounds_stall) const {
   if (prompt_token_ms_ == 0) return kPieceTokensMin;
   const double tokens = std::max(0.0, ms / prompt_token_ms_);
   const uint64_t n = tokens < static_cast<double>(most) ? static_cast<uint64_t>(tokens) : most;
-  return std::max(kPieceTokensMin, n / kPieceTokensMin * kPieceTokensMin);
+  return std::max(kPieceTokensMin, n / kPieceUnitTokens * kPieceUnitTokens);
 }
 
 void LanePace::measured(uint32_t n_decode, uint64_t n_prompt, double ms) {

@@ -29,7 +29,7 @@ class LanePace {
 
   double decode_ms(uint32_t n_decode) const;  // 0: not known yet
 
-  static constexpr uint64_t kPieceTokensMin = 16;
+  static constexpr uint64_t kPieceTokensMin = 8;
 
  private:
   static constexpr uint32_t kRowsMax = 64;     // more answers count as this many

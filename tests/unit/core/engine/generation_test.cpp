@@ -239,7 +239,7 @@ TEST(LanePace, GrantsWhatTheStallAllows) {
   for (int i = 0; i < 50; ++i) pace.measured(4, 64, 10 + 64 * 0.1);
   EXPECT_EQ(pace.grant(4, true), 128u) << "20 ms are worth 200 tokens; at most twice the last";
   for (int i = 0; i < 8; ++i) pace.measured(4, 128, 10 + 128 * 0.1);
-  EXPECT_EQ(pace.grant(4, true), 192u) << "whole pieces of 16";
+  EXPECT_EQ(pace.grant(4, true), 200u) << "what 20 ms are worth";
   EXPECT_EQ(pace.grant(4, false), 256u) << "a second is worth more, but growth is slow";
   pace.set_limits({3.0, 15});
   EXPECT_EQ(pace.grant(4, true), 48u) << "5 ms are left of the step";
