@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 
 COMPILERS = {'g++': 'gcc', 'clang++': 'clang'}
 COMPILERS = {cxx: c for cxx, c in COMPILERS.items() if shutil.which(cxx)}
@@ -14,6 +15,12 @@ def run(*command, returncode=0, **options):
     result = subprocess.run(command, capture_output=True, text=True, timeout=300, **options)
     assert result.returncode == returncode, f'{command}\n{result.stdout}{result.stderr}'
     return result
+
+
+def two_at_a_time(function, jobs):
+    """Calls function(*job) for each job, raises the first failure, returns the results in order."""
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(lambda job: function(*job), jobs))
 
 
 class Installed:

@@ -11,7 +11,7 @@ import re
 import sys
 import unittest
 
-from installed import COMPILERS, Installed
+from installed import COMPILERS, Installed, two_at_a_time
 
 BUILD, TINY_MODEL = sys.argv[1:3]
 KINDS = ['runtime', 'kv_tier', 'quantizer', 'attention', 'summary', 'batching']
@@ -72,33 +72,34 @@ class NewPlugin(unittest.TestCase):
 
     def test_each_kind_with_each_compiler(self):
         self.assertTrue(COMPILERS)
-        for kind in KINDS:
-            for compiler in COMPILERS:
-                with self.subTest(kind=kind, compiler=compiler):
-                    name, folder = self.build(kind, compiler)
-                    library = os.path.join(folder, f'{kind}-{name}.so')
-                    check, = json.loads(self.varve('plugin', 'check', library, '--strict',
-                                                   '--json').stdout)
-                    self.assertEqual(check['findings'], [])
-                    self.assertEqual(check['id'], f'org.example.{kind}.{name}')
-                    info = self.varve('plugin', 'info', f'{kind}/{name}', '--set',
-                                      f'plugins.directories={folder}').stdout
-                    self.assertIn('used here: 1.1', info)
-                    answer = json.loads(self.answer(kind, name, folder))
-                    if kind == 'runtime':
-                        self.assertIn('Which words?', answer['answer'])
+        jobs = [(kind, compiler) for kind in KINDS for compiler in COMPILERS]
+        for (kind, compiler), (name, folder) in zip(jobs, two_at_a_time(self.build, jobs)):
+            with self.subTest(kind=kind, compiler=compiler):
+                library = os.path.join(folder, f'{kind}-{name}.so')
+                check, = json.loads(self.varve('plugin', 'check', library, '--strict',
+                                               '--json').stdout)
+                self.assertEqual(check['findings'], [])
+                self.assertEqual(check['id'], f'org.example.{kind}.{name}')
+                info = self.varve('plugin', 'info', f'{kind}/{name}', '--set',
+                                  f'plugins.directories={folder}').stdout
+                self.assertIn('used here: 1.1', info)
+                answer = json.loads(self.answer(kind, name, folder))
+                if kind == 'runtime':
+                    self.assertIn('Which words?', answer['answer'])
+
+    def build_for_the_older_version(self, kind):
+        folder = os.path.join(self.installed.new_folder(), 'old')
+        self.varve('plugin', 'new', kind, 'old', '--directory', folder)
+        self.installed.run('cmake', '--preset', 'release', '-DBUILD_TESTING=OFF',
+                           '-DCMAKE_CXX_FLAGS=-O0 -DMRI_TARGET_VERSION=MRI_1_0', cwd=folder)
+        self.installed.run('cmake', '--build', '--preset', 'release', cwd=folder)
+        return self.varve('plugin', 'info', f'{kind}/old', '--set',
+                          f'plugins.directories={folder}/build/release').stdout
 
     def test_templates_build_for_the_older_version(self):
-        for kind in KINDS:
-            with self.subTest(kind=kind):
-                folder = os.path.join(self.installed.new_folder(), 'old')
-                self.varve('plugin', 'new', kind, 'old', '--directory', folder)
-                self.installed.run('cmake', '--preset', 'release', '-DBUILD_TESTING=OFF',
-                                   '-DCMAKE_CXX_FLAGS=-O0 -DMRI_TARGET_VERSION=MRI_1_0', cwd=folder)
-                self.installed.run('cmake', '--build', '--preset', 'release', cwd=folder)
-                info = self.varve('plugin', 'info', f'{kind}/old', '--set',
-                                  f'plugins.directories={folder}/build/release').stdout
-                self.assertIn('MRI      1.0 to 1.0', info)
+        infos = two_at_a_time(self.build_for_the_older_version, [(kind,) for kind in KINDS])
+        for info in infos:
+            self.assertIn('MRI      1.0 to 1.0', info)
 
     def test_check_tells_by_exit_code(self):
         folder = self.installed.new_folder()

@@ -45,8 +45,7 @@ po::options_description known_options() {
       "official", po::value<std::string>(),
       "a package of all levels at all versions, into this folder")("list", "the tests, one a line")(
       "markdown", "with --list: as the documentation has them")(
-      "must-pass", po::value<std::string>(), "the must-pass list of a version")(
-      "words", po::value<std::vector<std::string>>(), "");
+      "must-pass", po::value<std::string>(), "the must-pass list of a version");
   return options;
 }
 
@@ -174,11 +173,14 @@ int main_with(const po::variables_map& values, const po::options_description& kn
 int main(int argc, char** argv) {
   namespace po = boost::program_options;
   const po::options_description known = varve::conform::known_options();
+  po::options_description accepted;  // what is not an option has a name, too, but no help
+  accepted.add(known).add_options()("words", po::value<std::vector<std::string>>());
   po::positional_options_description words;
   words.add("words", -1);
   try {
     po::variables_map values;
-    po::store(po::command_line_parser(argc, argv).options(known).positional(words).run(), values);
+    po::store(po::command_line_parser(argc, argv).options(accepted).positional(words).run(),
+              values);
     po::notify(values);
     return varve::conform::main_with(values, known);
   } catch (const std::exception& e) {
