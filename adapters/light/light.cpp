@@ -38,6 +38,10 @@ constexpr mri_param_desc kParams[] = {
     mri::param_int("prefix_cache_mb", 1024, 0, 1 << 24,
                    "KV memory of texts that are kept for reuse after their requests, MiB, pinned "
                    "ones included; they go first when kv_budget_mb is reached; 0: no other limit"),
+    mri::param_int("mass_tokens", 0, 0, 1 << 30,
+                   "tells kv_tier how much attention each block received, as a mean over the text "
+                   "in which a token counts half after so many more; 0: not measured, which saves "
+                   "its time"),
     mri::param_bool("resident_weights", false,
                     "keep the weights unpacked as well, for a server: steps of 25 to 512 tokens "
                     "are up to 2.5 times as fast; 2 bytes a parameter, once per process"),
@@ -154,6 +158,7 @@ class Light {
                                             : BackingKind::kFile;
     options.kv.backing_directory = params.get<std::string>("backing_dir");
     options.kv.backing_limit_bytes = params.get<uint64_t>("backing_limit_mb") << 20;
+    options.kv.mass_tokens = params.get<uint32_t>("mass_tokens");
     options.kv.prefix_limit_bytes = params.get<uint64_t>("prefix_cache_mb") << 20;
     options.resident_weights = params.get<bool>("resident_weights");
     options.warm_up = params.get<bool>("warm_up");

@@ -99,6 +99,10 @@ void Forward::run(std::span<const ForwardSeq> seqs, const uint32_t* cancel) {
 void Forward::run_layers(std::span<const ForwardSeq> seqs, Workspace& work,
                          const uint32_t* cancel) const {
   work.lay_out(seqs);
+  work.mass.clear();
+  if (store_.tier && store_.options().mass_tokens > 0) {
+    for (const ForwardSeq& seq : seqs) work.mass.emplace_back(seq.cache->blocks().size());
+  }
   embed(seqs, work);
   for (uint32_t layer = 0; layer < config_.n_layers; ++layer) {
     if (cancel != nullptr && __atomic_load_n(cancel, __ATOMIC_RELAXED) != 0)
@@ -206,6 +210,7 @@ void Forward::attend(uint32_t layer, std::span<const ForwardSeq> seqs, Workspace
   if (work.times != nullptr) work.times->add_plan(plan);
   check_plugin_call(attention_.table->run(attention_.self, &req, &plan, &err), err,
                     "attention run");
+  if (!work.mass.empty()) measure_mass(req, work);
 }
 
 void Forward::note_reads(std::span<const ForwardSeq> seqs, const Workspace& work) const {
@@ -223,6 +228,7 @@ void Forward::note_reads(std::span<const ForwardSeq> seqs, const Workspace& work
       }
     }
     seqs[s].cache->note_reads(blocks);
+    if (!work.mass.empty()) seqs[s].cache->note_mass(work.mass[s], seqs[s].n_tokens);
   }
 }
 

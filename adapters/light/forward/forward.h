@@ -83,6 +83,8 @@ class Forward {
   void finish_qkv(uint32_t layer, Workspace& work, uint32_t first_row, uint32_t n_rows) const;
   void write_kv(uint32_t layer, std::span<const ForwardSeq> seqs, Workspace& work) const;
   void attend(uint32_t layer, std::span<const ForwardSeq> seqs, Workspace& work) const;
+  // Adds to work.mass what the queries of one layer give to each block.
+  void measure_mass(const mri_attn_req& req, Workspace& work) const;
   void head(std::span<const ForwardSeq> seqs, Workspace& work) const;
   void head_rows(std::span<const uint32_t> rows, std::span<float* const> outs,
                  Workspace& work) const;

@@ -16,6 +16,7 @@ struct KvBlockMemory {
   Backing::Slot slot;  // while cold
   uint64_t last_read = 0;
   uint32_t reads = 0;
+  double mass = 0;  // queries times the share of their attention, older ones counted less
 };
 
 // The first blocks of a context as they were at one moment: full, every token live. Read by any
@@ -26,6 +27,7 @@ struct KvPrefix {
   std::vector<PoolMemory> summaries;
   std::vector<mri_kv_summary> summary_views;
   uint64_t step = 0, epoch = 0;
+  double mass_queries = 0;
   uint32_t hot_tokens = 0;
   bool summaries_failed = false;
 };

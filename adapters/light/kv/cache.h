@@ -63,6 +63,8 @@ class KvCache {
 
   // Notes that a step's plan reads these blocks.
   void note_reads(std::span<const uint32_t> blocks);
+  // Notes what the step's n_queries gave to each block: the sum of their shares of attention.
+  void note_mass(std::span<const float> received, uint32_t n_queries);
 
   struct Evicted {
     uint64_t n_tokens = 0, bytes = 0;
@@ -133,6 +135,7 @@ class KvCache {
   uint64_t next_id_ = 1;
   uint64_t epoch_ = 1;
   uint64_t step_ = 0;
+  double mass_queries_ = 0;  // whose attention was measured, older ones counted less
   std::vector<KvBlockMemory> blocks_;
   std::vector<mri_kv_block> views_;
   std::vector<PoolMemory> summaries_;  // bodies, then biases; by position in summary_views_

@@ -54,8 +54,8 @@ std::shared_ptr<KvPrefix> KvCache::prefix(size_t n_blocks) const {
   auto prefix = std::make_shared<KvPrefix>();
   for (size_t i = 0; i < n_blocks; ++i) {
     const KvBlockMemory& block = blocks_[i];
-    prefix->blocks.push_back(
-        {block.index.keep(), block.body.keep(), block.slot, block.last_read, block.reads});
+    prefix->blocks.push_back({block.index.keep(), block.body.keep(), block.slot, block.last_read,
+                              block.reads, block.mass});
     prefix->views.push_back(views_[i]);
   }
   prefix->summary_views = whole_summaries(summary_views_, prefix->views, [&](size_t s) {
@@ -63,6 +63,7 @@ std::shared_ptr<KvPrefix> KvCache::prefix(size_t n_blocks) const {
   });
   prefix->step = step_;
   prefix->epoch = epoch_;
+  prefix->mass_queries = mass_queries_;
   prefix->hot_tokens = hot_tokens_;
   prefix->summaries_failed = summaries_failed_;
   return prefix;
@@ -79,6 +80,7 @@ KvCache::KvCache(const KvStore& store, uint64_t budget_bytes, const KvPrefix& pr
       next_id_(prefix.views[n_blocks - 1].id + 1),
       epoch_(prefix.epoch),
       step_(prefix.step),
+      mass_queries_(prefix.mass_queries),
       views_(prefix.views.begin(), prefix.views.begin() + n_blocks) {
   const auto share = [this](const PoolMemory& memory) {
     PoolMemory mine = memory.share(&account_);
@@ -90,8 +92,8 @@ KvCache::KvCache(const KvStore& store, uint64_t budget_bytes, const KvPrefix& pr
   };
   for (size_t i = 0; i < n_blocks; ++i) {
     const KvBlockMemory& block = prefix.blocks[i];
-    blocks_.push_back(
-        {share(block.index), share(block.body), block.slot, block.last_read, block.reads});
+    blocks_.push_back({share(block.index), share(block.body), block.slot, block.last_read,
+                       block.reads, block.mass});
   }
   summary_views_ = whole_summaries(prefix.summary_views, views_, [&](size_t s) {
     summaries_.push_back(share(prefix.summaries[s]));

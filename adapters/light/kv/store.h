@@ -27,6 +27,8 @@ struct KvStoreOptions {
   std::string backing_directory;
   uint64_t backing_limit_bytes = 0;  // 0: no limit
   uint64_t prefix_limit_bytes = 0;   // of kept prefixes; 0: no limit but the budget
+  // Tokens after which attention received counts half; 0: not measured.
+  uint32_t mass_tokens = 0;
 };
 
 // Immutable after the constructor, except for the pool, the backing and the kept prefixes, which

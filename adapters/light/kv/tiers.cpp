@@ -33,7 +33,7 @@ std::vector<mri_tier_action> KvCache::ask_policy(uint32_t why, uint64_t wanted_b
                view.n_tokens,
                view.tier,
                view.flags | (is_settled(i) ? 0 : MRI_BLOCK_PARTIAL),
-               0.0f,
+               mass_queries_ > 0 ? static_cast<float>(blocks_[i].mass / mass_queries_) : 0.0f,
                0.0f,
                step_ - blocks_[i].last_read,
                blocks_[i].reads,
