@@ -44,14 +44,15 @@ class Sdk(unittest.TestCase):
         return self.run_there(LOADER, folder, kind, name)
 
     def test_only_the_interface_is_installed(self):
-        places = (r'^(include/mri|share/cmake/mri|share/mri/template|share/pkgconfig/mri\.pc$|'
-                  r'share/man/man1/mri-conform\.1|bin/mri-conform$|share/mri/conformance)')
+        places = (r'^(include/mri|share/cmake/mri|share/mri/template|share/mri/examples|'
+                  r'share/pkgconfig/mri\.pc$|share/man/man1/mri-conform\.1|bin/mri-conform$|'
+                  r'share/mri/conformance)')
         found = self.installed.files()
         for file in found:
             self.assertRegex(file, places)
         for wanted in ('include/mri/mri.h', 'include/mri/sdk/testing.hpp',
                        'share/cmake/mri/mri-config.cmake', 'share/pkgconfig/mri.pc',
-                       'share/mri/template/common/ci.yml.in'):
+                       'share/mri/template/common/ci.yml.in', 'share/mri/examples/outside.toml'):
             self.assertIn(wanted, found)
 
     def test_names_no_place_of_this_machine(self):

@@ -52,6 +52,7 @@ ALLOWED = {
     'mri': {'c', 'std', 'mri/'},
     'kernels': SYSTEM | {'hwy', 'dnnl', 'cuda', 'kernels/'},
     'plugins': {'c', 'std', 'intrinsics', 'cuda', 'mri/include/', 'mri/sdk/'},
+    'examples': {'c', 'std', 'mri/include/', 'mri/sdk/', 'examples/'},
     'adapters': SYSTEM | {'thread_annotations', 'llama', 'json', 'mri/', 'kernels/', 'adapters/'},
     'core': CORE,
     'core/base': CORE | {'openssl'},
