@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
 """The pages that are made from the tests: the table in README.md, the must-pass lists, RESULTS.md.
 
-Usage: pages.py [--check] MRI_CONFORM            the table and the lists
-       pages.py --results MRI_CONFORM PLUGIN...  RESULTS.md
+Usage: pages.py [--check] MRI_CONFORM           the table and the lists
+       pages.py --results [--check] PACKAGE...  rows of RESULTS.md, from what --official writes
 """
 
 import json
 import os
 import subprocess
 import sys
-import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 BEGIN, END = '<!-- tests -->\n', '<!-- /tests -->\n'
+RESULTS_HEAD = '|---|---|---|---|\n'
 VERSIONS = ('1.0', '1.1')
 
 
@@ -51,38 +51,46 @@ def write(program):
     return 0
 
 
-def row(program, plugin):
-    with tempfile.NamedTemporaryFile(suffix='.json') as out:
-        subprocess.run([program, plugin, '--level', '5', '--json', out.name], capture_output=True)
-        result = json.load(out)
+def row(package):
+    """Name and line of the plugin of an official package."""
+    with open(os.path.join(package, 'result.json')) as file:
+        result = json.load(file)
     facts = result['plugin']
-    cells = [os.path.basename(plugin)[:-3], facts['version']]
+    name = os.path.basename(facts['path'])[: -len('.so')]
+    cells = [name, facts['version']]
     for run in result['runs']:
         n = run['summary']
         bad = sum(n.get(status, 0) for status in ('FAIL', 'CRASH', 'TIMEOUT'))
         shown = [n.get(status, 0) for status in ('PASS', 'WARN', 'NOT_SUPPORTED')] + [bad]
         cells.append('not spoken' if 'not_spoken' in run else ' / '.join(map(str, shown)))
-    return '| ' + ' | '.join(cells) + ' |'
+    return name, '| ' + ' | '.join(cells) + ' |\n'
 
 
-def write_results(program, plugins):
-    text = ('# Plugins of the tree under mri-conform\n\n'
-            'Made by `mri/conformance/pages.py --results`. Each cell: tests that pass / pass with '
-            'a warning / test what is not offered / fail.\n\n'
-            '| plugin | version | host of MRI 1.0 | host of MRI 1.1 |\n|---|---|---|---|\n')
-    text += ''.join(row(program, plugin) + '\n' for plugin in sorted(plugins))
-    with open(os.path.join(HERE, 'RESULTS.md'), 'w') as file:
-        file.write(text)
+def results(packages, is_check):
+    """Puts the rows of these packages into RESULTS.md, or compares them with it."""
+    path = os.path.join(HERE, 'RESULTS.md')
+    with open(path) as file:
+        before, rows = file.read().split(RESULTS_HEAD)
+    rows = {line.split(' ')[1]: line for line in rows.splitlines(keepends=True)}
+    found = dict(row(package) for package in packages)
+    if is_check:
+        stale = [line for name, line in found.items() if rows.get(name) != line]
+        for line in stale:
+            print(f'{path}: has another row; run {__file__} --results: {line}', end='')
+        return 1 if stale else 0
+    rows.update(found)
+    with open(path, 'w') as file:
+        file.write(before + RESULTS_HEAD + ''.join(rows[name] for name in sorted(rows)))
     return 0
 
 
 def main():
     arguments = sys.argv[1:]
-    if arguments[0] == '--check':
-        return check(arguments[1])
-    if arguments[0] == '--results':
-        return write_results(arguments[1], arguments[2:])
-    return write(arguments[0])
+    is_check = '--check' in arguments
+    named = [a for a in arguments if not a.startswith('--')]
+    if '--results' in arguments:
+        return results(named, is_check)
+    return check(named[0]) if is_check else write(named[0])
 
 
 if __name__ == '__main__':

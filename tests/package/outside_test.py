@@ -14,6 +14,8 @@ import unittest
 from installed import COMPILERS, Installed, two_at_a_time
 
 BUILD, TINY_MODEL = sys.argv[1:3]
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..')
+PAGES = os.path.join(ROOT, 'mri', 'conformance', 'pages.py')
 PLUGINS = {'h2o': 'kv_tier', 'fp8_tensor': 'quantizer', 'streaming': 'attention'}
 STRICT = '-Wall -Wextra -Wshadow -Wpedantic -Werror'
 
@@ -68,6 +70,16 @@ class Outside(unittest.TestCase):
                                  self.program.prefix)
             with self.subTest(compiler=compiler):
                 self.check_answers()
+        first = next(iter(COMPILERS))
+        two_at_a_time(self.check_results, [(name, folders[name, first]) for name in PLUGINS])
+
+    def check_results(self, name, folder):
+        """An official package, whose row is in the page of results."""
+        library = os.path.join(folder, f'{PLUGINS[name]}-{name}.so')
+        package = os.path.join(folder, 'package')
+        self.sdk.run('mri-conform', '--official', package, library)
+        self.sdk.run('mri-conform', 'verify', package, library)
+        self.sdk.run(sys.executable, PAGES, '--results', '--check', package)
 
     def check_answers(self):
         """Some blocks are heavy or recent, the others FP8 or forgotten."""
