@@ -1,7 +1,7 @@
 // How much attention each block receives, for the kv_tier policy (runtime.mass_tokens). Measured on
 // what the plan reads: for each of its lists, softmax over the 2-bit sketches of the blocks before
 // the list's queries. The blocks that queries lie in, and summaries, take no part.
-#include <algorithm>
+#include <cmath>
 
 #include "adapters/light/forward/forward.h"
 #include "adapters/light/forward/workspace.h"
@@ -66,13 +66,15 @@ void Forward::measure_mass(const mri_attn_req& req, Workspace& work) const {
   });
   // In the plan's order, whatever thread was first: sums of the same numbers are the same.
   for (const List& list : lists.all) {
-    const uint32_t rows = (list.item->n_queries + list.query_step() - 1) / list.query_step() *
-                          (req.n_heads / req.n_kv_heads);
-    const float weight = static_cast<float>(list.item->n_queries) /
-                         static_cast<float>(rows * config_.n_layers * config_.n_kv_heads);
-    std::vector<float>& mass = work.mass[list.item->seq];
+    const mri_attn_item& item = *list.item;
+    const uint32_t later = req.seqs[item.seq].n_queries - item.first_query - item.n_queries;
+    const uint32_t rows = (item.n_queries + list.query_step() - 1) / list.query_step() *
+                          (req.n_heads / req.n_kv_heads) * config_.n_layers * config_.n_kv_heads;
+    const double weight = store_.mass_weight(item.n_queries) / rows *
+                          std::exp2(-static_cast<double>(later) / store_.options().mass_tokens);
+    std::vector<float>& mass = work.mass[item.seq];
     for (size_t i = list.first; i < list.first + list.n; ++i)
-      mass[lists.blocks[i]] += weight * scores[i];
+      mass[lists.blocks[i]] += static_cast<float>(weight) * scores[i];
   }
 }
 

@@ -34,7 +34,7 @@ struct Forward::Workspace {
   std::vector<mri_attn_item> items;
   std::vector<mri_attn_entry> entries;
   mri_attn_plan plan{};
-  // By sequence and block: queries times the share of their attention; empty: not measured.
+  // By sequence and block: the sum of the queries' shares of attention; empty: not measured.
   std::vector<std::vector<float>> mass;
   CallTimes* times = nullptr;               // null: nobody asked
   PlainMatrix wqkv, wo, w_gate_up, w_down;  // many rows only: the current layer

@@ -16,7 +16,7 @@ struct KvBlockMemory {
   Backing::Slot slot;  // while cold
   uint64_t last_read = 0;
   uint32_t reads = 0;
-  double mass = 0;  // queries times the share of their attention, older ones counted less
+  double mass = 0;  // sum of the queries' shares of attention, older ones counted less
 };
 
 // The first blocks of a context as they were at one moment: full, every token live. Read by any

@@ -233,7 +233,7 @@ void KvCache::note_reads(std::span<const uint32_t> blocks) {
 
 void KvCache::note_mass(std::span<const float> received, uint32_t n_queries) {
   const double kept = std::exp2(-static_cast<double>(n_queries) / store_.options().mass_tokens);
-  mass_queries_ = mass_queries_ * kept + n_queries;
+  mass_queries_ = mass_queries_ * kept + store_.mass_weight(n_queries);
   for (size_t i = 0; i < received.size(); ++i)
     blocks_[i].mass = blocks_[i].mass * kept + static_cast<double>(received[i]);
 }

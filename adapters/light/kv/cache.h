@@ -63,7 +63,8 @@ class KvCache {
 
   // Notes that a step's plan reads these blocks.
   void note_reads(std::span<const uint32_t> blocks);
-  // Notes what the step's n_queries gave to each block: the sum of their shares of attention.
+  // Notes what the step's n_queries gave to each block: the sum of their shares of attention, each
+  // as much as KvStore::mass_weight() counts it.
   void note_mass(std::span<const float> received, uint32_t n_queries);
 
   struct Evicted {

@@ -1,5 +1,7 @@
 #include "adapters/light/kv/store.h"
 
+#include <cmath>
+#include <numbers>
 #include <string>
 
 #include "mri/sdk/error.hpp"
@@ -79,6 +81,11 @@ Backing::Slot KvStore::put_cold(const uint8_t* body) const {
 bool KvStore::is_encoded(const mri_kv_block* block) const {
   return block != nullptr && block->tier != MRI_TIER_HOT && block->body != nullptr &&
          block->format == warm_format_;
+}
+
+double KvStore::mass_weight(uint32_t n) const {
+  const double step = std::numbers::ln2 / options_.mass_tokens;
+  return std::expm1(-step * n) / std::expm1(-step);
 }
 
 void KvStore::decode(const mri_kv_block& block, const mri_kv_block* previous, uint32_t layer,

@@ -55,6 +55,9 @@ class KvStore {
   size_t hot_block_bytes() const { return hot_page_bytes_ * pages(); }
   size_t warm_block_bytes() const { return warm_page_bytes_ * pages(); }
   uint32_t warm_format() const { return warm_format_; }
+  // What n queries in a row count together when the newest counts 1 and one that is mass_tokens
+  // older half.
+  double mass_weight(uint32_t n) const;
   bool has_quantizer() const { return static_cast<bool>(quantizer); }
 
   // One page to f32 [32][head_dim]; any format. k or v may be null. `previous` is the block before,

@@ -115,8 +115,9 @@ class MassDouble {
   mri_host host_;
 };
 
-// A prompt of two chunks, then single tokens up to the end of a block.
-std::vector<float> told_after_a_text(MassDouble& stack, uint32_t mass_tokens) {
+// A prompt in chunks, then single tokens up to the end of a block.
+std::vector<float> told_after_a_text(MassDouble& stack, uint32_t mass_tokens,
+                                     uint32_t chunk_tokens = 64) {
   const test::TempDir folder;
   const std::string path = folder.path("model.gguf");
   test::write_gguf(test::tiny_model(Architecture::kLlama), path);
@@ -124,7 +125,7 @@ std::vector<float> told_after_a_text(MassDouble& stack, uint32_t mass_tokens) {
   options.compute = kernels::Compute::kF32;
   options.kv.hot_format = kernels::KvFormat::kF32;
   options.kv.mass_tokens = mass_tokens;
-  options.chunk_tokens = 64;
+  options.chunk_tokens = chunk_tokens;
   options.max_tokens = 512;
   options.warm_up = false;
   Engine engine(share_model(path), options, mri::Host(stack.host()));
@@ -176,6 +177,14 @@ TEST(MassTest, OlderAttentionCountsLess) {
   // The last 32 queries are the first to see block 3.
   EXPECT_GT(lately[3], 2 * evenly[3]);
   EXPECT_LT(lately[0], evenly[0]);
+}
+
+TEST(MassTest, DoesNotDependOnChunks) {
+  MassDouble four, one;
+  const std::vector<float> pieces = told_after_a_text(four, 50, 32);
+  const std::vector<float> whole = told_after_a_text(one, 50, 128);
+  for (size_t block = 0; block < pieces.size(); ++block)
+    EXPECT_NEAR(pieces[block], whole[block], 1e-4f) << block;
 }
 
 TEST(MassTest, IsNotMeasuredUnasked) {
