@@ -59,6 +59,9 @@ TableSpec with_isolation(TableSpec table) {
   add(choice_key("isolation", "in_process", "in_process|worker",
                  "worker: in a process of its own, whose death harms nobody else; some "
                  "microseconds a call"));
+  add(list_key("sha256",
+               "pins: the plugin's file, and its fallback's, has one of these SHA-256; empty: see "
+               "plugins.trust"));
   if (table.name == "runtime" || table.name == "attention") return table;
   add(int_key("worker_deadline_ms", 1000, 1, kDeadlineMsMax,
               "a worker that takes longer for one call is ended and started again, ms"));
@@ -173,6 +176,27 @@ TableSpec experiment_table() {
           false};
 }
 
+TableSpec plugins_table() {
+  return {
+      "plugins",
+      "where plugins are found",
+      {list_key("directories",
+                "folders searched in order; empty: lib/varve beside the program's folder"),
+       text_key("worker_path", "",
+                "program for plugins in a process of their own; empty: mri-worker beside this "
+                "program"),
+       text_key("crash_dir", "",
+                "varve serve notes there which library crashed; empty: varve in XDG_STATE_HOME"),
+       bool_key("allow_crashed", false, "load libraries that a crash was put down to"),
+       choice_key("trust", "none", "none|hash|signature",
+                  "what every plugin must have before it is loaded: hash: a pin in its table; "
+                  "signature: one by a key of signers"),
+       list_key("signers",
+                "Ed25519 public keys, 64 hex digits each, as varve plugin sign prints "
+                "them")},
+      false};
+}
+
 std::vector<TableSpec> make_tables() {
   return {
       {"model",
@@ -214,17 +238,7 @@ std::vector<TableSpec> make_tables() {
        "which requests the next step serves",
        {plugin_key("fcfs", "which policy; none: the runtime does without")},
        true},
-      {"plugins",
-       "where plugins are found",
-       {list_key("directories",
-                 "folders searched in order; empty: lib/varve beside the program's folder"),
-        text_key("worker_path", "",
-                 "program for plugins in a process of their own; empty: mri-worker beside this "
-                 "program"),
-        text_key("crash_dir", "",
-                 "varve serve notes there which library crashed; empty: varve in XDG_STATE_HOME"),
-        bool_key("allow_crashed", false, "load libraries that a crash was put down to")},
-       false},
+      plugins_table(),
       {"generate",
        "how an answer is written",
        {int_key("max_tokens", 256, 1, kTokensMax, "longest answer, tokens"),

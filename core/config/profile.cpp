@@ -144,7 +144,8 @@ absl::Status Profile::inherit(const Profile& from) {
       setting = other;
       // Paths are no longer relative to a profile's folder: this one may lie in another.
       setting.layer = Layer::kEnvironment;
-      if (key == "name" || std::holds_alternative<bool>(setting.value)) continue;
+      const bool is_path = key == "path" || key == "directories" || names_file(key);
+      if (!is_path) continue;
       auto* list = std::get_if<std::vector<std::string>>(&setting.value);
       for (std::string& text : list == nullptr ? std::span(&std::get<std::string>(setting.value), 1)
                                                : std::span(*list)) {

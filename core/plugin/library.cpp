@@ -1,16 +1,16 @@
 #include "core/plugin/library.h"
 
 #include <algorithm>
+#include <atomic>
 #include <boost/dll/shared_library.hpp>
 #include <filesystem>
-#include <fstream>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "core/base/limits.h"
 #include "core/base/mutex.h"
-#include "core/base/sha256.h"
 #include "core/base/text.h"
 #include "core/config/nearest_name.h"
 #include "core/plugin/crash_record.h"
@@ -24,31 +24,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kEntryName = "mri_plugin_entry_v1";
-
-absl::StatusOr<std::string> read_library(const std::string& path) {
-  const auto bad_file = [&](const std::string& has, const std::string& do_this) {
-    return not_found(
-        {"MRI-E001", path, "file", "an absolute path to a plugin library", has, do_this});
-  };
-  if (path.empty() || path[0] != '/') return bad_file("a relative path", "Give the whole path.");
-  std::error_code error;
-  const fs::file_status status = fs::status(path, error);
-  if (!fs::exists(status)) return bad_file("no such file", "Build the plugin or correct the path.");
-  if (!fs::is_regular_file(status)) {
-    return bad_file("something that is not a regular file", "Name the .so file itself.");
-  }
-  const uint64_t size = fs::file_size(path, error);
-  if (error || size > kPluginFileBytesMax) {
-    return bad_file(error ? error.message() : absl::StrCat(size, " bytes"),
-                    absl::StrCat("A plugin has at most ", kPluginFileBytesMax, " bytes."));
-  }
-  std::ifstream file(path, std::ios::binary);
-  std::string bytes(size, '\0');
-  if (!file.read(bytes.data(), static_cast<std::streamsize>(size))) {
-    return bad_file("an unreadable file", "Check its permissions.");
-  }
-  return bytes;
-}
 
 absl::Status check_exports(const std::string& path, const std::string& file) {
   const absl::StatusOr<std::vector<std::string>> names = elf_exports(file);
@@ -68,31 +43,90 @@ absl::Status check_exports(const std::string& path, const std::string& file) {
                   "Link with mri_plugin.map and -fvisibility=hidden, as mri_add_plugin() does."});
 }
 
-// Never destroyed, and reachable, so that a leak checker sees that this is meant.
-void keep_mapped(const boost::dll::shared_library* library) {
-  static auto* mutex = new Mutex();
-  static auto* kept = new std::vector<const boost::dll::shared_library*>();
-  const MutexLock lock(mutex);
-  kept->push_back(library);
+// What this process has mapped, for good: never destroyed, and reachable, so that a leak checker
+// sees that this is meant.
+class Mappings {
+ public:
+  using Library = boost::dll::shared_library;
+
+  static Mappings& all() {
+    static auto* all = new Mappings();
+    return *all;
+  }
+
+  // The mapping of these bytes; for nobody who checks bytes, one by path: that file may have
+  // changed between reading and loading.
+  const Library* find(const LibraryFile& file, bool wants_copy) {
+    const MutexLock lock(&mutex_);
+    for (const Mapping& one : mappings_) {
+      if (one.sha256 == file.sha256 && (one.is_copy || (!wants_copy && one.path == file.path)))
+        return one.library;
+    }
+    return nullptr;
+  }
+  // The loader takes a path that it has loaded for the same library, whatever lies there now.
+  bool has_path(const std::string& path) {
+    const MutexLock lock(&mutex_);
+    return std::any_of(mappings_.begin(), mappings_.end(),
+                       [&](const Mapping& one) { return !one.is_copy && one.path == path; });
+  }
+  void keep(const LibraryFile& file, bool is_copy, const Library* library) {
+    const MutexLock lock(&mutex_);
+    mappings_.push_back({file.path, file.sha256, is_copy, library});
+  }
+
+ private:
+  struct Mapping {
+    std::string path, sha256;
+    bool is_copy;
+    const Library* library;
+  };
+
+  Mutex mutex_;
+  std::vector<Mapping> mappings_ ABSL_GUARDED_BY(mutex_);
+};
+
+// A sealed copy by a name that the loader has not seen: the number of a descriptor comes again.
+std::string name_of_copy(int fd) {
+  static std::atomic<size_t> n_copies{0};
+  return absl::StrCat("/proc/self/fd", std::string(++n_copies, '/'), fd);
 }
 
-// Maps the library for good.
-absl::StatusOr<const mri_plugin_entry*> map_library(const std::string& path,
-                                                    const std::string& sha256) {
+absl::StatusOr<const Mappings::Library*> map_library(const LibraryFile& file, bool is_copy) {
   namespace load_mode = boost::dll::load_mode;
-  const boost::dll::shared_library* library = nullptr;
-  const PluginIdentity identity("not loaded yet", path, sha256);
+  std::string name = file.path;
+  Descriptor copy(-1);
+  if (is_copy) {
+    absl::StatusOr<Descriptor> sealed = sealed_copy(file);
+    if (!sealed.ok()) return sealed.status();
+    copy = *std::move(sealed);
+    name = name_of_copy(copy.get());
+  }
+  const PluginIdentity identity("not loaded yet", file.path, file.sha256);
   const BreadcrumbScope scope({&identity, "dlopen"});
   try {
-    library = new boost::dll::shared_library(path, load_mode::rtld_now | load_mode::rtld_local);
+    return new Mappings::Library(name, load_mode::rtld_now | load_mode::rtld_local);
   } catch (const std::exception& e) {
-    return refused({"MRI-E004", path, "loading", "a library whose symbols all resolve",
-                    clean_text(e.what(), kLogLineBytesMax),
-                    "Link what it needs into it; -Wl,-z,defs names it at build time."});
+    return refused(
+        {"MRI-E004", file.path, "loading", "a library whose symbols all resolve",
+         clean_text(absl::StrReplaceAll(e.what(), {{name, file.path}}), kLogLineBytesMax),
+         "Link what it needs into it; -Wl,-z,defs names it at build time."});
   }
-  keep_mapped(library);
+}
+
+absl::StatusOr<const mri_plugin_entry*> entry_in(const LibraryFile& file, const Trust& trust) {
+  const bool wants_copy = trust.checks_bytes();
+  const Mappings::Library* library = Mappings::all().find(file, wants_copy);
+  if (library == nullptr) {
+    const bool is_copy = wants_copy || Mappings::all().has_path(file.path);
+    const absl::StatusOr<const Mappings::Library*> mapped = map_library(file, is_copy);
+    if (!mapped.ok()) return mapped.status();
+    Mappings::all().keep(file, is_copy, *mapped);
+    library = *mapped;
+  }
   if (!library->has(kEntryName)) {
-    return refused({"MRI-E005", path, "entry", absl::StrCat("the data symbol ", kEntryName), "none",
+    return refused({"MRI-E005", file.path, "entry", absl::StrCat("the data symbol ", kEntryName),
+                    "none",
                     "Add MRI_PLUGIN(…) to one source; a major 2 plugin needs a newer varve."});
   }
   return &library->get<const mri_plugin_entry>(kEntryName);
@@ -121,18 +155,23 @@ uint32_t negotiated_version(VersionRange host, VersionRange plugin) {
 }
 
 absl::StatusOr<PluginLibrary> PluginLibrary::load(const std::string& path, std::string_view kind,
-                                                  VersionRange host) {
-  const absl::StatusOr<std::string> file = read_library(path);
+                                                  VersionRange host, const Trust& trust) {
+  const absl::StatusOr<LibraryFile> file = read_library(path, trust);
   if (!file.ok()) return file.status();
-  if (const absl::Status status = check_exports(path, *file); !status.ok()) return status;
-  const std::string sha256 = sha256_hex(*file);
-  if (const absl::Status status = check_not_crashed(path, sha256); !status.ok()) return status;
-  const absl::StatusOr<const mri_plugin_entry*> entry = map_library(path, sha256);
+  return load(*file, kind, host, trust);
+}
+
+absl::StatusOr<PluginLibrary> PluginLibrary::load(const LibraryFile& file, std::string_view kind,
+                                                  VersionRange host, const Trust& trust) {
+  if (const absl::Status status = check_exports(file.path, file.bytes); !status.ok()) return status;
+  if (const absl::Status status = check_not_crashed(file.path, file.sha256); !status.ok())
+    return status;
+  const absl::StatusOr<const mri_plugin_entry*> entry = entry_in(file, trust);
   if (!entry.ok()) return entry.status();
-  absl::StatusOr<PluginInfo> info = checked_entry(**entry, path, kind, host);
+  absl::StatusOr<PluginInfo> info = checked_entry(**entry, file.path, kind, host);
   if (!info.ok()) return info.status();
-  info->name = plugin_name_in(path, info->kind);
-  info->sha256 = sha256;
+  info->name = plugin_name_in(file.path, info->kind);
+  info->sha256 = file.sha256;
   return PluginLibrary{*std::move(info), *entry};
 }
 
@@ -167,23 +206,26 @@ absl::StatusOr<std::string> find_plugin(const std::vector<std::string>& director
 
 absl::StatusOr<PluginLibrary> load_plugin(const std::vector<std::string>& directories,
                                           std::string_view kind, const std::string& name,
-                                          VersionRange host) {
+                                          VersionRange host, const Trust& trust) {
   const absl::StatusOr<std::string> path = find_plugin(directories, kind, name);
   if (!path.ok()) return path.status();
-  return PluginLibrary::load(*path, kind, host);
+  return PluginLibrary::load(*path, kind, host, trust);
 }
 
-std::vector<ListedPlugin> list_plugins(const std::vector<std::string>& directories,
-                                       VersionRange host) {
+std::vector<ListedPlugin> list_plugins(
+    const std::vector<std::string>& directories,
+    const std::function<absl::StatusOr<Trust>(std::string_view)>& trust) {
+  const auto load = [&](const std::string& path) -> absl::StatusOr<PluginInfo> {
+    const std::string stem = fs::path(path).stem().string();
+    absl::StatusOr<Trust> needed = Trust();
+    if (trust) needed = trust(stem.substr(0, stem.find('-')));
+    if (!needed.ok()) return needed.status();
+    absl::StatusOr<PluginLibrary> library = PluginLibrary::load(path, "", {}, *needed);
+    if (!library.ok()) return library.status();
+    return std::move(library->info);
+  };
   std::vector<ListedPlugin> plugins;
-  for (const std::string& path : libraries_in(directories)) {
-    absl::StatusOr<PluginLibrary> library = PluginLibrary::load(path, "", host);
-    if (library.ok()) {
-      plugins.push_back({path, std::move(library->info)});
-    } else {
-      plugins.push_back({path, library.status()});
-    }
-  }
+  for (const std::string& path : libraries_in(directories)) plugins.push_back({path, load(path)});
   return plugins;
 }
 

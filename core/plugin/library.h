@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "core/config/value.h"
+#include "core/plugin/library_file.h"
 #include "mri/entry.h"
 
 namespace varve {
@@ -25,7 +27,7 @@ struct PluginInfo {
   std::string kind;  // "quantizer"
   std::string name;  // "int8", from the file name
   std::string path;
-  std::string sha256;  // of the file, 64 hex digits; of one in a worker: empty
+  std::string sha256;  // of the file, 64 hex digits
   std::string id, version, build;
   uint32_t built_version = 0;
   VersionRange versions;
@@ -41,9 +43,15 @@ struct PluginLibrary {
   PluginInfo info;
   const mri_plugin_entry* entry = nullptr;
 
-  // `path` is absolute; `kind` "" takes any kind. Errors are Refusals. Thread-safe.
+  // `path` is absolute; `kind` "" takes any kind. Errors are Refusals. Thread-safe. Bytes that
+  // were loaded before are not loaded again. Where trust is a matter of bytes, or another library
+  // was loaded from this path before, what is loaded is a sealed copy of the bytes in memory,
+  // which debuggers see as "/memfd:…".
   static absl::StatusOr<PluginLibrary> load(const std::string& path, std::string_view kind,
-                                            VersionRange host = {});
+                                            VersionRange host = {}, const Trust& trust = {});
+  // The same of a file that read_library() has checked with this `trust`.
+  static absl::StatusOr<PluginLibrary> load(const LibraryFile& file, std::string_view kind,
+                                            VersionRange host, const Trust& trust);
 };
 
 // "int8" from "…/quantizer-int8.so".
@@ -57,15 +65,17 @@ absl::StatusOr<std::string> find_plugin(const std::vector<std::string>& director
 // load(find_plugin(…)).
 absl::StatusOr<PluginLibrary> load_plugin(const std::vector<std::string>& directories,
                                           std::string_view kind, const std::string& name,
-                                          VersionRange host = {});
+                                          VersionRange host = {}, const Trust& trust = {});
 
-// Every *.so of the directories, by path, with what it is or why it is refused.
+// Every *.so of the directories, by path, with what it is or why it is refused. `trust` gets the
+// kind that the file's name begins with.
 struct ListedPlugin {
   std::string path;
   absl::StatusOr<PluginInfo> info;
 };
-std::vector<ListedPlugin> list_plugins(const std::vector<std::string>& directories,
-                                       VersionRange host = {});
+std::vector<ListedPlugin> list_plugins(
+    const std::vector<std::string>& directories,
+    const std::function<absl::StatusOr<Trust>(std::string_view kind)>& trust = nullptr);
 
 // "../lib/varve" seen from this program's folder.
 std::string default_plugin_directory();

@@ -72,7 +72,9 @@ struct Stack::Member {
         port(std::make_unique<PluginPort>(absl::StrCat(library.info.kind, "-", library.info.name),
                                           spec.services.log)) {
     port->negotiated = library.info.negotiated;
-    port->guard.identify({library.info.id, library.info.path, library.info.sha256});
+    // A crash of the host in a call to a worker is not the plugin's: no hash to note.
+    port->guard.identify(
+        {library.info.id, library.info.path, c.isolation.is_worker ? "" : library.info.sha256});
   }
 
   PluginChoice choice;
@@ -166,8 +168,8 @@ Stack::~Stack() {
 absl::StatusOr<std::unique_ptr<Stack::Member>> Stack::find_member(
     const PluginChoice& choice) const {
   if (!choice.isolation.is_worker) {
-    absl::StatusOr<PluginLibrary> library =
-        load_plugin(spec_.plugin_directories, choice.kind, choice.name, spec_.host_versions);
+    absl::StatusOr<PluginLibrary> library = load_plugin(
+        spec_.plugin_directories, choice.kind, choice.name, spec_.host_versions, choice.trust);
     if (!library.ok()) return library.status();
     return std::make_unique<Member>(choice, *std::move(library), spec_);
   }
@@ -182,6 +184,7 @@ absl::StatusOr<std::unique_ptr<Stack::Member>> Stack::find_member(
         spec_.host_versions, services.buffer_bytes_max, services.threads != nullptr,
         services.withheld},
        choice.isolation,
+       choice.trust,
        services.log});
   if (!worker.ok()) return worker.status();
   auto member = std::make_unique<Member>(choice, PluginLibrary{(*worker)->info(), nullptr}, spec_);
@@ -192,7 +195,8 @@ absl::StatusOr<std::unique_ptr<Stack::Member>> Stack::find_member(
 absl::Status Stack::open_fallback(Member& member) {
   const std::string& name = member.choice.isolation.fallback;
   if (!member.choice.isolation.is_worker || name.empty()) return absl::OkStatus();
-  absl::StatusOr<std::unique_ptr<Member>> fallback = find_member({member.choice.kind, name, {}});
+  absl::StatusOr<std::unique_ptr<Member>> fallback =
+      find_member({member.choice.kind, name, {}, {}, member.choice.trust});
   if (!fallback.ok()) return fallback.status();
   member.fallback = *std::move(fallback);
   if (const absl::Status status = open(*member.fallback); !status.ok()) return status;

@@ -23,6 +23,7 @@ struct PluginChoice {
   std::string name;                                   // or an absolute path
   std::vector<std::pair<std::string, Value>> params;  // others keep the plugin's default
   Isolation isolation = {};
+  Trust trust = {};  // also in the fallback
 };
 
 struct StackSpec {

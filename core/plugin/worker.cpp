@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/text.h"
+#include "core/plugin/library_file.h"
 
 namespace varve {
 namespace {
@@ -26,8 +27,11 @@ std::string default_worker_program() {
   return (program.parent_path() / "mri-worker").string();
 }
 
-absl::StatusOr<std::unique_ptr<WorkerPlugin>> WorkerPlugin::start(const WorkerSpec& spec) {
-  std::unique_ptr<WorkerPlugin> plugin(new WorkerPlugin(spec));
+absl::StatusOr<std::unique_ptr<WorkerPlugin>> WorkerPlugin::start(WorkerSpec spec) {
+  absl::StatusOr<LibraryFile> file = read_library(spec.load.path, spec.trust);
+  if (!file.ok()) return file.status();
+  spec.load.sha256 = std::move(file->sha256);
+  std::unique_ptr<WorkerPlugin> plugin(new WorkerPlugin(std::move(spec)));
   plugin->wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (plugin->wake_fd_ < 0) return absl::ResourceExhaustedError("no descriptor for a worker");
   plugin->supervisor_ = std::thread([self = plugin.get()] { self->supervise(); });
@@ -40,9 +44,9 @@ absl::StatusOr<std::unique_ptr<WorkerPlugin>> WorkerPlugin::start(const WorkerSp
   return plugin;
 }
 
-WorkerPlugin::WorkerPlugin(const WorkerSpec& spec)
-    : spec_(spec), abi_{sizeof(mri_plugin), 0,         this,   &get_interface,
-                        &query_caps,        &activate, &drain, &WorkerPlugin::close} {}
+WorkerPlugin::WorkerPlugin(WorkerSpec spec)
+    : spec_(std::move(spec)), abi_{sizeof(mri_plugin), 0,         this,   &get_interface,
+                                   &query_caps,        &activate, &drain, &WorkerPlugin::close} {}
 
 WorkerPlugin::~WorkerPlugin() {
   {
@@ -117,15 +121,16 @@ absl::Status WorkerPlugin::load(WorkerProcess& process) {
   absl::StatusOr<std::string> reply =
       process.exchange(WorkerCall::kLoad, packed_load(spec_.load), kWorkerStartMs);
   if (!reply.ok()) return reply.status();
+  if (*reply == library_) return absl::OkStatus();
+  absl::StatusOr<PluginInfo> info =
+      unpacked_library(*reply, spec_.load.path, spec_.load.kind, spec_.load.host_versions);
+  if (!info.ok()) return info.status();
   if (library_.empty()) {
-    absl::StatusOr<PluginInfo> info =
-        unpacked_library(*reply, spec_.load.path, spec_.load.kind, spec_.load.host_versions);
-    if (!info.ok()) return info.status();
     info_ = *std::move(info);
+    info_.sha256 = spec_.load.sha256;
     library_ = *std::move(reply);
     return absl::OkStatus();
   }
-  if (*reply == library_) return absl::OkStatus();
   return absl::FailedPreconditionError("the library has changed since it was first loaded");
 }
 

@@ -25,6 +25,7 @@
 #include "absl/status/statusor.h"
 #include "core/base/mutex.h"
 #include "core/plugin/isolation.h"
+#include "core/plugin/trust.h"
 #include "core/plugin/worker_messages.h"
 #include "core/plugin/worker_process.h"
 #include "mri/entry.h"
@@ -34,6 +35,7 @@ namespace varve {
 struct WorkerSpec {
   LoadMessage load;
   Isolation isolation;
+  Trust trust;
   LogSink log;
 };
 
@@ -50,8 +52,9 @@ struct WorkerStatus {
 // Methods may be called from any thread, except for those of mri_plugin, which have their tags.
 class WorkerPlugin {
  public:
-  // Starts the process and loads the library in it.
-  static absl::StatusOr<std::unique_ptr<WorkerPlugin>> start(const WorkerSpec& spec);
+  // Reads and checks the library's file, starts the process and loads the same bytes in it: a
+  // process that finds others, also after a restart, refuses them (MRI-E022).
+  static absl::StatusOr<std::unique_ptr<WorkerPlugin>> start(WorkerSpec spec);
   ~WorkerPlugin();
   WorkerPlugin(const WorkerPlugin&) = delete;
   WorkerPlugin& operator=(const WorkerPlugin&) = delete;
@@ -76,7 +79,7 @@ class WorkerPlugin {
   enum class State { kStarting, kRunning, kDown, kQuarantined, kStopped };
   using Process = std::shared_ptr<WorkerProcess>;
 
-  explicit WorkerPlugin(const WorkerSpec& spec);
+  explicit WorkerPlugin(WorkerSpec spec);
 
   // The life of processes, in a thread of its own: the worker dies with the thread that starts it.
   void supervise();

@@ -78,6 +78,7 @@ std::string packed_load(const LoadMessage& message) {
   to.put_text(message.path);
   to.put_text(message.kind);
   to.put_text(message.who);
+  to.put_text(message.sha256);
   to.put(message.host_versions.min);
   to.put(message.host_versions.max);
   to.put(message.buffer_bytes_max);
@@ -93,6 +94,7 @@ absl::StatusOr<LoadMessage> unpacked_load(std::string_view bytes) {
   message.path = from.get_text();
   message.kind = from.get_text();
   message.who = from.get_text();
+  message.sha256 = from.get_text();
   message.host_versions.min = from.get<uint32_t>();
   message.host_versions.max = from.get<uint32_t>();
   message.buffer_bytes_max = from.get<uint64_t>();

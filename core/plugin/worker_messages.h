@@ -72,6 +72,7 @@ struct LoadMessage {
   uint64_t buffer_bytes_max = 0;
   bool has_threads = false;
   std::vector<std::string> withheld;
+  std::string sha256 = {};  // of the bytes to load
 };
 std::string packed_load(const LoadMessage& message);
 absl::StatusOr<LoadMessage> unpacked_load(std::string_view bytes);

@@ -9,6 +9,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -233,6 +234,38 @@ class OtherCommands(CliTest):
         self.assertIn('VARVE_RUNTIME_DELAY_MS', [p['environment'] for p in info['params']])
         self.assertIn('trained_tokens', varve('plugin', 'info', 'runtime/fake').stdout)
         self.check_refused(varve('plugin', 'info', 'runtime/fakee'), 'fake')
+
+    def test_signed_and_pinned_plugins(self):
+        kept = json.loads(varve('plugin', 'info', 'kv_tier/age', '--json').stdout)
+        plugin = os.path.join(self.folder, 'kv_tier-age.so')
+        shutil.copy(kept['path'], plugin)
+        os.chmod(plugin, 0o644)
+        key = os.path.join(self.folder, 'key.pem')
+        subprocess.run(['openssl', 'genpkey', '-algorithm', 'ed25519', '-out', key], check=True)
+        check = json.loads(varve('plugin', 'check', plugin, '--json').stdout)[0]
+        self.assertEqual(check['sha256'], kept['sha256'])
+
+        made = json.loads(varve('plugin', 'sign', key, plugin, '--json').stdout)
+        self.assertEqual(made['signature'], plugin + '.sig')
+        trust = settings('plugins.trust=signature', f"plugins.signers={made['signer']}")
+        run = varve('plugin', 'verify', plugin, *trust)
+        self.assertEqual((run.returncode, run.stderr), (0, ''), run)
+        self.assertEqual(run.stdout, f"{kept['sha256']}  {plugin}  trusted\n")
+        profile = settings('runtime.plugin=fake', f'kv_tier.plugin={plugin}')
+        pinned = settings(f"kv_tier.sha256={'0' * 64}:{kept['sha256']}")
+        self.assertEqual(varve('profile', 'check', *profile, *pinned).stdout, 'ok\n')
+        wrong = settings(f"kv_tier.sha256={'0' * 64}")
+        self.check_refused(varve('profile', 'check', *profile, *wrong), 'MRI-E022', plugin)
+        self.assertIn('MRI-E022', varve('plugin', 'verify', plugin, *wrong).stdout)
+
+        with open(plugin, 'ab') as out:
+            out.write(b'x')
+        run = varve('plugin', 'verify', plugin, *trust, '--json')
+        self.assertEqual(run.returncode, 1)
+        self.assertIn('MRI-E023', json.loads(run.stdout)[0]['refused'])
+        os.chmod(plugin, 0o666)
+        self.check_refused(varve('profile', 'check', *profile), 'MRI-E021', 'chmod o-w')
+        self.check_refused(varve('plugin', 'sign', plugin, plugin), 'openssl genpkey')
 
     def test_model_info(self):
         run = varve('model', 'info', *FAKE, '--json')

@@ -125,8 +125,10 @@ std::string Server::live(WorkerCall call, std::string_view message, WorkerSlot& 
 std::string Server::load(std::string_view message) {
   const absl::StatusOr<LoadMessage> wanted = unpacked_load(message);
   if (!wanted.ok()) return packed_library(wanted.status());
+  Trust trust;
+  trust.sha256 = {wanted->sha256};
   absl::StatusOr<PluginLibrary> library =
-      PluginLibrary::load(wanted->path, wanted->kind, wanted->host_versions);
+      PluginLibrary::load(wanted->path, wanted->kind, wanted->host_versions, trust);
   if (!library.ok()) return packed_library(library);
   library_ = *library;
   HostServices services;

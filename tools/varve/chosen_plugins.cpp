@@ -21,14 +21,15 @@ namespace {
 // One with a process of its own is described there: nothing of it may run here.
 absl::StatusOr<PluginLibrary> described(const std::vector<std::string>& directories,
                                         const std::string& kind, const std::string& name,
-                                        const Isolation& isolation) {
-  if (!isolation.is_worker) return load_plugin(directories, kind, name);
+                                        const Isolation& isolation, const Trust& trust) {
+  if (!isolation.is_worker) return load_plugin(directories, kind, name, {}, trust);
   absl::StatusOr<std::string> path = find_plugin(directories, kind, name);
   if (!path.ok()) return path.status();
   WorkerSpec spec;
   spec.load.path = *std::move(path);
   spec.load.kind = spec.load.who = kind;
   spec.isolation = isolation;
+  spec.trust = trust;
   const absl::StatusOr<std::unique_ptr<WorkerPlugin>> worker = WorkerPlugin::start(spec);
   if (!worker.ok()) return worker.status();
   return PluginLibrary{(*worker)->info(), nullptr};
@@ -51,7 +52,10 @@ absl::StatusOr<std::vector<ChosenPlugin>> chosen_plugins(const Profile& profile)
       if (!path.ok()) return path.status();
       isolation->fallback = *std::move(path);
     }
-    absl::StatusOr<PluginLibrary> library = described(*directories, table.name, name, *isolation);
+    absl::StatusOr<Trust> trust = trust_of(profile, table.name);
+    if (!trust.ok()) return trust.status();
+    absl::StatusOr<PluginLibrary> library =
+        described(*directories, table.name, name, *isolation, *trust);
     if (!library.ok()) {
       return absl::Status(library.status().code(),
                           absl::StrCat(profile.find(table.name, "plugin")->where, ": ", table.name,
@@ -59,7 +63,8 @@ absl::StatusOr<std::vector<ChosenPlugin>> chosen_plugins(const Profile& profile)
     }
     absl::StatusOr<PluginValues> values = profile.plugin_values(table.name, library->info.params);
     if (!values.ok()) return values.status();
-    chosen.push_back({table.name, *std::move(library), *std::move(values), *std::move(isolation)});
+    chosen.push_back({table.name, *std::move(library), *std::move(values), *std::move(isolation),
+                      *std::move(trust)});
   }
   return chosen;
 }

@@ -17,6 +17,7 @@ struct ChosenPlugin {
   PluginLibrary library;  // of one that gets its own process: no entry
   PluginValues values;
   Isolation isolation;
+  Trust trust;
 };
 
 // [plugins] directories, or the folder beside the program.

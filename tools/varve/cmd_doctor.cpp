@@ -108,7 +108,8 @@ absl::StatusOr<Checkup> examine(const Profile& profile, double seconds) {
   checkup.model_path = *std::move(model_path);
   checkup.model_bytes = file_bytes(checkup.model_path);
   checkup.directories = *std::move(directories);
-  checkup.plugins = list_plugins(checkup.directories);
+  checkup.plugins = list_plugins(checkup.directories,
+                                 [&](std::string_view kind) { return trust_of(profile, kind); });
   checkup.machine = measure_machine(seconds);
   check_machine(checkup.machine, checkup.findings);
   check_model(checkup, checkup.findings);

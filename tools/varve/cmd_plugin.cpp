@@ -36,14 +36,18 @@ nlohmann::ordered_json info_json(const PluginInfo& info) {
           {"mri_used", version_text(info.negotiated)},
           {"build", info.build},
           {"path", info.path},
+          {"sha256", info.sha256},
           {"params", std::move(params)}};
 }
 
 void print_info(const PluginInfo& info) {
   std::cout << absl::StrFormat(
-      "%s %s\n  id       %s %s\n  MRI      %s to %s, used here: %s\n  build    %s\n  path     %s\n",
+      "%s %s\n  id       %s %s\n  MRI      %s to %s, used here: %s\n  build    %s\n  path     %s\n "
+      " "
+      "sha256   %s\n",
       info.kind, info.name, info.id, info.version, version_text(info.versions.min),
-      version_text(info.versions.max), version_text(info.negotiated), info.build, info.path);
+      version_text(info.versions.max), version_text(info.negotiated), info.build, info.path,
+      info.sha256);
   if (info.params.empty()) std::cout << "  no parameters\n";
   for (const KeySpec& spec : info.params) {
     std::cout << absl::StrFormat("\n  %s.%s = %s\n    %s\n    %s; %s\n", info.kind, spec.key,
@@ -52,9 +56,11 @@ void print_info(const PluginInfo& info) {
   }
 }
 
-int list(const CommandLine& line, const std::vector<std::string>& directories) {
+int list(const CommandLine& line, const Profile& profile,
+         const std::vector<std::string>& directories) {
   nlohmann::ordered_json json = nlohmann::ordered_json::array();
-  for (const ListedPlugin& plugin : list_plugins(directories)) {
+  const auto trust = [&](std::string_view kind) { return trust_of(profile, kind); };
+  for (const ListedPlugin& plugin : list_plugins(directories, trust)) {
     if (line.json()) {
       json.push_back(
           plugin.info.ok()
@@ -75,15 +81,18 @@ int list(const CommandLine& line, const std::vector<std::string>& directories) {
   return kExitOk;
 }
 
-int info(const CommandLine& line, const std::vector<std::string>& directories,
-         const std::string& wanted) {
+int info(const CommandLine& line, const Profile& profile,
+         const std::vector<std::string>& directories, const std::string& wanted) {
   const size_t split = wanted.find_first_of("-/");
   if (split == std::string::npos || split == 0) {
     return line.usage_error(absl::StrCat("found ", varve::quoted(wanted),
                                          "; expected <kind>/<name>, for example quantizer/int8"));
   }
+  const std::string kind = wanted.substr(0, split);
+  const absl::StatusOr<Trust> trust = trust_of(profile, kind);
+  if (!trust.ok()) return report(trust.status(), kExitUsage);
   const absl::StatusOr<PluginLibrary> plugin =
-      load_plugin(directories, wanted.substr(0, split), wanted.substr(split + 1));
+      load_plugin(directories, kind, wanted.substr(split + 1), {}, *trust);
   if (!plugin.ok()) return report(plugin.status(), kExitUsage);
   if (line.json()) {
     std::cout
@@ -99,7 +108,8 @@ int info(const CommandLine& line, const std::vector<std::string>& directories,
 
 int cmd_plugin(const Arguments& arguments) {
   CommandLine line(
-      "varve plugin list | info <kind>/<name> | check <file>... | new <kind> <name>",
+      "varve plugin list | info <kind>/<name> | check <file>... | new <kind> <name> |\n"
+      "             sign <key> <file> | verify <file>...",
       "list   the plugins of the folders in [plugins] directories (default: ../lib/varve beside "
       "the program)\n"
       "info   the versions, the build and every parameter of one; nothing of it is started\n"
@@ -108,25 +118,34 @@ int cmd_plugin(const Arguments& arguments) {
       "       and what mends it. Exit code 1 when there is an error\n"
       "new    a folder to start a plugin from, with code that works and a test. Kinds: runtime, "
       "kv_tier,\n"
-      "       quantizer, attention, summary, batching");
+      "       quantizer, attention, summary, batching\n"
+      "sign   <file>.sig, by the private key in a PEM file (openssl genpkey -algorithm ed25519), "
+      "and the line for\n"
+      "       [plugins] that names its public key\n"
+      "verify whether the profile trusts a file: its place, pins and signature; nothing of it is "
+      "loaded");
   line.add()("directory", boost::program_options::value<std::string>()->value_name("FOLDER"),
              "new: the folder to make (default: <kind>-<name>)")("strict",
                                                                  "check: warnings are errors");
-  line.positional("list, info, check or new", 1000);
+  line.positional("list, info, check, new, sign or verify", 1000);
   if (const std::optional<int> done = line.parse(arguments)) return *done;
   const std::vector<std::string> words = line.list("positional");
   if (!words.empty() && words[0] == "new") return plugin_new(line, words);
   if (!words.empty() && words[0] == "check") return plugin_check(line, words);
+  if (!words.empty() && words[0] == "sign") return plugin_sign(line, words);
+  if (!words.empty() && words[0] == "verify") return plugin_verify(line, words);
   const bool is_list = words.size() == 1 && words[0] == "list";
   const bool is_info = words.size() == 2 && words[0] == "info";
   if (!is_list && !is_info) {
-    return line.usage_error("expected 'list', 'info' and a plugin, 'check' and files, or 'new'");
+    return line.usage_error(
+        "expected 'list', 'info' and a plugin, 'check' or 'verify' and files, 'new' or 'sign'");
   }
   const absl::StatusOr<Profile> profile = line.profile();
   if (!profile.ok()) return report(profile.status(), kExitUsage);
   const absl::StatusOr<std::vector<std::string>> directories = plugin_directories(*profile);
   if (!directories.ok()) return report(directories.status(), kExitUsage);
-  return is_list ? list(line, *directories) : info(line, *directories, words[1]);
+  return is_list ? list(line, *profile, *directories)
+                 : info(line, *profile, *directories, words[1]);
 }
 
 }  // namespace varve::cli

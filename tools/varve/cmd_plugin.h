@@ -11,5 +11,7 @@ namespace varve::cli {
 
 int plugin_new(const CommandLine& line, const std::vector<std::string>& words);
 int plugin_check(const CommandLine& line, const std::vector<std::string>& words);
+int plugin_sign(const CommandLine& line, const std::vector<std::string>& words);
+int plugin_verify(const CommandLine& line, const std::vector<std::string>& words);
 
 }  // namespace varve::cli

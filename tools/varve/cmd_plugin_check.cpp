@@ -8,7 +8,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "core/base/file.h"
 #include "core/base/limits.h"
+#include "core/base/sha256.h"
 #include "tools/varve/cmd_plugin.h"
 #include "tools/varve/plugin_check.h"
 
@@ -17,31 +19,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-absl::StatusOr<std::string> read_file(const std::string& path) {
-  std::error_code error;
-  const bool is_file = fs::is_regular_file(path, error);
-  const uint64_t size = is_file ? fs::file_size(path, error) : 0;
-  if (!is_file || error || size > kPluginFileBytesMax) {
-    return absl::NotFoundError(absl::StrCat(path, ": found ",
-                                            error     ? error.message()
-                                            : is_file ? "too large a file"
-                                                      : "no regular file",
-                                            "; expected a plugin's .so of at most ",
-                                            kPluginFileBytesMax, " bytes"));
-  }
-  std::string bytes(size, '\0');
-  std::ifstream file(path, std::ios::binary);
-  if (file.read(bytes.data(), static_cast<std::streamsize>(size))) return bytes;
-  return absl::NotFoundError(absl::StrCat(path, ": found an unreadable file"));
-}
-
 // The libraries of this process, which are what a plugin would get.
 class SystemLibraries {
  public:
   bool lacks(const std::string& library, const std::string& version) {
     auto it = bytes_.find(library);
     if (it == bytes_.end()) {
-      const absl::StatusOr<std::string> bytes = read_file(path_of(library));
+      const absl::StatusOr<std::string> bytes = read_file(path_of(library), kPluginFileBytesMax);
       it = bytes_.emplace(library, bytes.ok() ? *bytes : "").first;
     }
     // Each version that a library has is a text in it.
@@ -65,7 +49,8 @@ class SystemLibraries {
   std::map<std::string, std::string> bytes_;
 };
 
-nlohmann::ordered_json check_json(const std::string& path, const PluginCheck& check) {
+nlohmann::ordered_json check_json(const std::string& path, const PluginCheck& check,
+                                  const std::string& sha256) {
   nlohmann::ordered_json findings = nlohmann::ordered_json::array();
   for (const Finding& finding : check.findings) {
     findings.push_back({{"rule", finding.rule},
@@ -79,14 +64,15 @@ nlohmann::ordered_json check_json(const std::string& path, const PluginCheck& ch
           {"version", check.version},
           {"build", check.build},
           {"build_id", check.build_id},
+          {"sha256", sha256},
           {"needs", check.needs},
           {"errors", check.count(Severity::kError)},
           {"warnings", check.count(Severity::kWarning)},
           {"findings", std::move(findings)}};
 }
 
-void print_check(const std::string& path, const PluginCheck& check) {
-  std::cout << path << "\n";
+void print_check(const std::string& path, const PluginCheck& check, const std::string& sha256) {
+  std::cout << path << "\n  sha256 " << sha256 << "\n";
   if (!check.id.empty()) {
     std::cout << absl::StrFormat("  %s %s %s, %s\n", check.kind, check.id, check.version,
                                  check.build);
@@ -114,15 +100,19 @@ int plugin_check(const CommandLine& line, const std::vector<std::string>& words)
   nlohmann::ordered_json json = nlohmann::ordered_json::array();
   bool is_bad = false;
   for (size_t i = 1; i < words.size(); ++i) {
-    const absl::StatusOr<std::string> bytes = read_file(words[i]);
-    if (!bytes.ok()) return report(bytes.status(), kExitUsage);
+    const absl::StatusOr<std::string> bytes = read_file(words[i], kPluginFileBytesMax);
+    if (!bytes.ok()) {
+      return report(absl::NotFoundError(absl::StrCat(words[i], ": found ", bytes.status().message(),
+                                                     "; expected a plugin's .so")),
+                    kExitUsage);
+    }
     const PluginCheck check = check_plugin(words[i], *bytes, lacks);
     is_bad = is_bad || check.count(Severity::kError) > 0 ||
              (line.has("strict") && check.count(Severity::kWarning) > 0);
     if (line.json()) {
-      json.push_back(check_json(words[i], check));
+      json.push_back(check_json(words[i], check, sha256_hex(*bytes)));
     } else {
-      print_check(words[i], check);
+      print_check(words[i], check, sha256_hex(*bytes));
     }
   }
   if (line.json()) {

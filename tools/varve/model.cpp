@@ -15,7 +15,11 @@ absl::StatusOr<std::unique_ptr<Stack>> load_chosen_stack(std::vector<ChosenPlugi
   spec.services.threads = &threads;
   spec.services.log = std::move(log);
   for (ChosenPlugin& plugin : plugins) {
-    PluginChoice choice{plugin.table, plugin.library.info.path, {}, std::move(plugin.isolation)};
+    PluginChoice choice{plugin.table,
+                        plugin.library.info.path,
+                        {},
+                        std::move(plugin.isolation),
+                        std::move(plugin.trust)};
     for (auto& [key, setting] : plugin.values)
       choice.params.emplace_back(key, std::move(setting.value));
     spec.plugins.push_back(std::move(choice));

@@ -7,8 +7,10 @@
 #include <signal.h>
 
 #include <chrono>
+#include <filesystem>
 #include <thread>
 
+#include "core/plugin/library_file.h"
 #include "core/plugin/stack.h"
 #include "tests/unit/core/plugin/rogue_steps.h"
 
@@ -254,6 +256,29 @@ TEST_F(WorkerTest, RefusesAsTheHostItself) {
   isolation().program = "/nowhere/mri-worker";
   EXPECT_THAT(refusal(), AllOf(HasSubstr("MRI-E019 /nowhere/mri-worker"), HasSubstr("No such file"),
                                HasSubstr("plugins.worker_path")));
+}
+
+TEST_F(WorkerTest, LoadsOnlyWhatIsTrusted) {
+  std::string name = testing::TempDir() + "/worker-trust-XXXXXX";
+  const std::string folder = mkdtemp(name.data()), path = folder + "/kv_tier-rogue.so";
+  std::filesystem::copy_file(std::string(PROBE_PLUGINS) + "/kv_tier-rogue.so", path);
+  const std::string sha256 = read_library(path, {})->sha256;
+  spec_.plugins[0].name = path;
+  spec_.plugins[0].trust.sha256 = {std::string(64, 'a')};
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("MRI-E022"), HasSubstr(sha256)));
+  spec_.plugins[0].trust.sha256 = {sha256};
+  isolation().failures_max = 3;
+  load();
+  EXPECT_TRUE(is_right(decide(policy_, 0)));
+  EXPECT_EQ(stack_->report()[0].info.sha256, sha256);
+
+  // Also when it is started again, and without a pin: it was this one that was wanted.
+  std::filesystem::remove(path);
+  std::filesystem::copy_file(std::string(PROBE_PLUGINS) + "/kv_tier-probe.so", path);
+  kill(worker().pid, SIGKILL);
+  EXPECT_THAT(log_with("MRI-E022"), HasSubstr(sha256));
+  stack_.reset();
+  std::filesystem::remove_all(folder);
 }
 
 TEST_F(WorkerTest, RefusesACallThatDoesNotFit) {
