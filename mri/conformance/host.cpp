@@ -132,6 +132,9 @@ void* WatchedHost::alloc(const mri_host* host, uint64_t bytes, uint64_t align, c
     return nullptr;
   }
   if (bytes == 0 || bytes > kBufferBytesMax) return nullptr;
+  uint64_t left = self.buffers_left_.load();
+  while (left > 0 && !self.buffers_left_.compare_exchange_weak(left, left - 1)) continue;
+  if (left == 0) return nullptr;
   void* p = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
   if (p == nullptr) return nullptr;
   std::memset(p, 0, bytes);

@@ -25,6 +25,8 @@ class WatchedHost {
   WatchedHost& operator=(const WatchedHost&) = delete;
 
   const mri_host* abi() const { return &abi_; }
+  // After `n` more buffers there is no memory.
+  void give_buffers(uint64_t n) { buffers_left_ = n; }
   // From now on every use of the host is a finding.
   void close() { closed_ = true; }
   // What the plugin did wrong with its host, and what it did not give back. "": nothing.
@@ -51,6 +53,7 @@ class WatchedHost {
   const mri_kernels_v1* kernels_;
   const std::string withheld_;
   std::atomic<bool> closed_{false};
+  std::atomic<uint64_t> buffers_left_{UINT64_MAX};
   mutable std::mutex mutex_;
   std::string faults_;
   std::map<void*, std::string> buffers_;  // not released yet, with their tags

@@ -5,7 +5,10 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <map>
+#include <optional>
+#include <thread>
 
 #include "mri/conformance/opened.h"
 #include "mri/ext/buffer.h"
@@ -137,18 +140,28 @@ void lives_twice(Bench& bench) {
   one.caps();  // the second's end is not the first's
 }
 
+uint64_t entries(const char* folder) {
+  uint64_t n = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder)) ++n;
+  return n;
+}
+
+// A thread that has been joined may still be listed for a moment.
+bool has_threads(uint64_t n) {
+  for (int tries = 0; tries < 200; ++tries) {
+    if (threads_now() <= n) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return false;
+}
+
 // What belongs to the process.
 struct Process {
   std::string locale, folder;
   std::vector<std::string> environment;
   std::vector<void*> handlers;
-  uint64_t threads = 0, files = 0;
+  uint64_t files = 0;
 
-  static uint64_t entries(const char* folder) {
-    uint64_t n = 0;
-    for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder)) ++n;
-    return n;
-  }
   static Process now() {
     Process p;
     p.locale = std::setlocale(LC_ALL, nullptr);
@@ -159,25 +172,78 @@ struct Process {
       std::signal(number, handler);
       p.handlers.push_back(reinterpret_cast<void*>(handler));
     }
-    p.threads = entries("/proc/self/task");
     p.files = entries("/proc/self/fd");
     return p;
   }
 };
 
 void leaves_the_process_alone(Bench& bench) {
+  Report& report = *bench.report;
+  report.expect(has_threads(bench.threads), "started a thread when it was loaded");
+  const uint64_t threads = threads_now();
   const Process untouched = Process::now();
   { const Opened warm_up(bench); }
   const Process before = Process::now();
-  { const Opened plugin(bench); }
+  {
+    Opened plugin(bench);
+    plugin.caps();
+    plugin.drain();
+    report.expect(has_threads(threads), "left a thread running after drain");
+  }
   const Process after = Process::now();
-  Report& report = *bench.report;
   report.expect(after.locale == untouched.locale, "changed the locale to " + after.locale);
   report.expect(after.folder == untouched.folder, "changed the current directory");
   report.expect(after.environment == untouched.environment, "changed the environment");
   report.expect(after.handlers == untouched.handlers, "installed a signal handler");
   report.expect(after.files <= before.files, "left a file open after close");
-  report.expect(after.threads <= before.threads, "left a thread running after close");
+  report.expect(has_threads(threads), "left a thread running after close");
+}
+
+// A thread of the host called the plugin, and ends when that is closed.
+void is_done_with_threads(Bench& bench) {
+  std::optional<Opened> plugin(std::in_place, bench);
+  std::promise<void> called, closed;
+  std::thread thread([&, until = closed.get_future()] {
+    try {
+      plugin->caps();
+    } catch (const Stop&) {  // reported
+    }
+    called.set_value();
+    until.wait();
+  });
+  called.get_future().wait();
+  plugin.reset();
+  closed.set_value();
+  thread.join();
+}
+
+void does_without_memory(Bench& bench) {
+  constexpr uint64_t kBuffersMax = 4;
+  for (uint64_t n = 0; bench.entry != nullptr && n < kBuffersMax; ++n) {
+    const std::string after = " when the host has memory for " + std::to_string(n) + " buffers";
+    WatchedHost& host = WatchedHost::make(bench);
+    host.give_buffers(n);
+    const auto ends_well = [&](const char* what, mri_status status) {
+      bench.report->expect(
+          status == MRI_OK || status == MRI_E_NOMEM,
+          what + after + ": status " + std::to_string(status) + ", expected MRI_OK or MRI_E_NOMEM");
+      return status == MRI_OK;
+    };
+    mri_plugin* plugin = nullptr;
+    const mri_status opened = call(bench, "open" + after, [&](mri_error* e) {
+      return bench.entry->open(host.abi(), bench.version, &plugin, e);
+    });
+    if (ends_well("open", opened)) {
+      ends_well("activate", call(bench, "activate" + after, [&](mri_error* e) {
+                  return plugin->activate(plugin->self, bench.params.data(), bench.params.size(),
+                                          e);
+                }));
+      plugin->close(plugin->self);
+    }
+    host.close();
+    bench.report->expect(host.faults().empty(), "afterwards: " + host.faults());
+  }
+  Opened(bench).caps();
 }
 
 uint64_t resident_pages() {
@@ -226,16 +292,30 @@ constexpr Test kTests[] = {
     {"load.services", "any", 1, MRI_1_0, "Each service of the host may be missing.",
      "get_interface may give null: log nothing, loop in the calling thread, use malloc.",
      does_without_each_service},
+    {"load.no-memory", "any", 1, MRI_1_0,
+     "Without memory for the first, second, third or fourth buffer open and activate succeed or "
+     "say "
+     "MRI_E_NOMEM, give back what they have, and work again later.",
+     "mri.host.buffer/1 may give null at any time: check it, and release the others.",
+     does_without_memory},
     {"load.twice", "any", 1, MRI_1_0, "Two objects of one library live side by side.",
      "Keep state in self, not in globals.", lives_twice},
     {"load.process", "any", 1, MRI_1_0,
-     "Locale, environment, directory, signals, files and threads are as before after close.",
-     "These belong to the host; stop own threads in drain.", leaves_the_process_alone},
+     "Locale, environment, directory, signals, files and threads are as before after close; own "
+     "threads end in drain, and loading starts none.",
+     "These belong to the host; start threads in activate, stop them in drain.",
+     leaves_the_process_alone},
+    {"load.thread-exit", "any", 1, MRI_1_0,
+     "A thread that called it may end after close: nothing of the plugin in it uses the host.",
+     "Destructors of thread_local objects and keys run when the thread ends: keep no host in them.",
+     is_done_with_threads},
     {"load.memory", "any", 1, MRI_1_0, "Lives from open to close give their memory back.",
      "Free in close what open and activate allocated.", gives_memory_back},
 };
 
 }  // namespace
+
+uint64_t threads_now() { return entries("/proc/self/task"); }
 
 std::span<const Test> load_tests() { return kTests; }
 

@@ -26,10 +26,14 @@ Opened::Opened(Bench& bench, const std::string& withheld)
   }
 }
 
+void Opened::drain() {
+  is_drained_ = true;
+  must(bench_, "drain", [&](mri_error* e) { return plugin_->drain(plugin_->self, 1000000000, e); });
+}
+
 Opened::~Opened() {
   try {
-    must(bench_, "drain",
-         [&](mri_error* e) { return plugin_->drain(plugin_->self, 1000000000, e); });
+    if (!is_drained_) drain();
   } catch (const Stop&) {  // reported; it is closed all the same
   }
   plugin_->close(plugin_->self);

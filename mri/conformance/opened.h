@@ -20,6 +20,8 @@ class Opened {
   void* self() const { return plugin_->self; }
   const mri_plugin& plugin() const { return *plugin_; }
   mri_caps caps();
+  // Ahead of the destructor, which then only closes.
+  void drain();
 
   // The table of an interface, or null when the plugin has none at the size of 1.0.
   template <class Table>
@@ -42,6 +44,7 @@ class Opened {
   Bench& bench_;
   WatchedHost& host_;
   mri_plugin* plugin_ = nullptr;
+  bool is_drained_ = false;
 };
 
 }  // namespace mri::conformance

@@ -64,6 +64,7 @@ struct Bench {
   std::string refusal;                      // what a host says that does not take the library
   const mri_plugin_entry* entry = nullptr;  // null by URL or when refused
   uint32_t version = 0;                     // negotiated
+  uint64_t threads = 0;                     // of this process before the library was loaded
   uint64_t seed = 1;                        // of everything random
   const mri_kernels_v1* kernels = nullptr;  // offered to the plugin
   std::span<const mri_param> params;        // for activate
@@ -83,6 +84,9 @@ struct Test {
   void (*run)(Bench&);
   bool by_url = false;  // of kind runtime: also against a server
 };
+
+// Threads of this process.
+uint64_t threads_now();
 
 // All, in order of level within each kind.
 std::span<const Test> all_tests();

@@ -49,6 +49,8 @@ TEST(BadPlugins, LoaderRefusesBeforeAnyFunctionRuns) {
   const Case cases[] = {
       {"two_symbols", "MRI-E003", "helper_that_should_be_hidden"},
       {"missing_symbol", "MRI-E004", "function_that_is_nowhere"},
+      {"newer_glibc", "MRI-E004", "GLIBC_2.999"},
+      {"newer_glibcxx", "MRI-E004", "GLIBCXX_3.4.999"},
       {"major_2_entry", "MRI-E005", "a major 2 plugin needs a newer varve"},
       {"wrong_magic", "MRI-E006", "wants the 8 bytes MRIPLUG"},
       {"short_struct", "MRI-E007", "wants 88 bytes or more, has 40"},
@@ -116,9 +118,12 @@ TEST(BadPlugins, ProxyContainsExceptions) {
   EXPECT_EQ(exception.status, MRI_E_INTERNAL);
   EXPECT_THAT(exception.text, HasSubstr("quantizer-throws: scale of block 7 is negative"));
   EXPECT_EQ(exception.misbehaved, 1u);
-  const Outcome number = call("throws", "decode");
-  EXPECT_EQ(number.status, MRI_E_INTERNAL);
-  EXPECT_THAT(number.text, HasSubstr("an exception of unknown type"));
+  for (const auto& [name, method] :
+       {std::pair("throws", "decode"), std::pair("foreign_exception", "encode")}) {
+    const Outcome unknown = call(name, method);
+    EXPECT_EQ(unknown.status, MRI_E_INTERNAL);
+    EXPECT_THAT(unknown.text, HasSubstr("an exception of unknown type"));
+  }
 }
 
 TEST(BadPlugins, ProxyDisbelievesImpossibleSizes) {
@@ -136,6 +141,7 @@ TEST(BadPlugins, ProxyMakesErrorTextFit) {
   EXPECT_EQ(endless.status, MRI_E_DEVICE) << "the status still counts";
   EXPECT_EQ(endless.text, std::string(239, '?'));
   EXPECT_EQ(endless.misbehaved, 1u);
+  EXPECT_EQ(call("latin1_text", "encode").text, "Ger?t fehlt");
 }
 
 TEST(BadPlugins, ProxyReplacesAnUnknownStatus) {

@@ -15,6 +15,7 @@
 #include "tools/mri_conform/ref_kernels.h"
 #include "tools/mri_conform/remote_runtime.h"
 #include "tools/varve/plugin_check.h"
+#include "tools/varve/system_libraries.h"
 
 namespace varve::conform {
 namespace {
@@ -53,8 +54,11 @@ class Params {
 
 std::vector<FileFinding> file_findings(const std::string& path, const std::string& bytes) {
   std::vector<FileFinding> findings;
+  cli::SystemLibraries system;
   const cli::PluginCheck check =
-      cli::check_plugin(path, bytes, [](const std::string&, const std::string&) { return false; });
+      cli::check_plugin(path, bytes, [&](const std::string& library, const std::string& version) {
+        return system.lacks(library, version);
+      });
   for (const cli::Finding& finding : check.findings) {
     const Report::What what = finding.severity == cli::Severity::kError     ? Report::What::kFail
                               : finding.severity == cli::Severity::kWarning ? Report::What::kWarn
@@ -93,6 +97,7 @@ void run_in_bench(const Test& test, const Options& options, const std::string& k
     return;
   }
   bench.file = file;
+  bench.threads = mri::conformance::threads_now();
   if (test.level > 0) {
     const absl::StatusOr<PluginLibrary> library =
         PluginLibrary::load(options.target, kind, {MRI_1_0, version});

@@ -2,7 +2,6 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
-#include <map>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
@@ -13,41 +12,12 @@
 #include "core/base/sha256.h"
 #include "tools/varve/cmd_plugin.h"
 #include "tools/varve/plugin_check.h"
+#include "tools/varve/system_libraries.h"
 
 namespace varve::cli {
 namespace {
 
 namespace fs = std::filesystem;
-
-// The libraries of this process, which are what a plugin would get.
-class SystemLibraries {
- public:
-  bool lacks(const std::string& library, const std::string& version) {
-    auto it = bytes_.find(library);
-    if (it == bytes_.end()) {
-      const absl::StatusOr<std::string> bytes = read_file(path_of(library), kPluginFileBytesMax);
-      it = bytes_.emplace(library, bytes.ok() ? *bytes : "").first;
-    }
-    // Each version that a library has is a text in it.
-    return !it->second.empty() &&
-           it->second.find(absl::StrCat(version, std::string(1, '\0'))) == std::string::npos;
-  }
-
- private:
-  // Empty when the process has no such library.
-  static std::string path_of(const std::string& library) {
-    std::ifstream maps("/proc/self/maps");
-    for (std::string line; std::getline(maps, line);) {
-      const size_t path = line.find('/');
-      if (path != std::string::npos && fs::path(line.substr(path)).filename() == library) {
-        return line.substr(path);
-      }
-    }
-    return "";
-  }
-
-  std::map<std::string, std::string> bytes_;
-};
 
 nlohmann::ordered_json check_json(const std::string& path, const PluginCheck& check,
                                   const std::string& sha256) {
