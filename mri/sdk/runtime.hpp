@@ -87,7 +87,7 @@ struct text {
   static mri_status copy(const T* from, uint64_t n, T* out, uint64_t capacity, uint64_t* n_out) {
     if (n_out == nullptr) throw Error(MRI_E_ARG, "null n_out");
     *n_out = n;
-    if (n > 0) std::memcpy(out, from, std::min(n, capacity) * sizeof(T));
+    if (n > 0 && capacity > 0) std::memcpy(out, from, std::min(n, capacity) * sizeof(T));
     return n <= capacity ? MRI_OK : MRI_E_SPACE;
   }
 
