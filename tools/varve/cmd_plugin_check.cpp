@@ -1,6 +1,4 @@
 // varve plugin check: what a host would dislike in a plugin's file, before it is loaded.
-#include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -16,8 +14,6 @@
 
 namespace varve::cli {
 namespace {
-
-namespace fs = std::filesystem;
 
 nlohmann::ordered_json check_json(const std::string& path, const PluginCheck& check,
                                   const std::string& sha256) {
