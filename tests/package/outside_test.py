@@ -82,7 +82,9 @@ class Outside(unittest.TestCase):
         self.sdk.run(sys.executable, PAGES, '--results', '--check', package)
 
     def check_answers(self):
-        """Some blocks are heavy or recent, the others FP8 or forgotten."""
+        """Some blocks are heavy or recent, the others FP8, or forgotten."""
+        for profile in ('outside.toml', 'outside-streaming.toml'):
+            self.program.run('varve', 'profile', 'check', os.path.join(self.profiles, profile))
         answer = self.ask('outside.toml', 'kv_tier.heavy_tokens=64', 'kv_tier.recent_tokens=64')
         tokens, sizes = answer['kv_tokens'], answer['kv_bytes']
         self.assertEqual(answer['answer_tokens'], 4)
