@@ -4,6 +4,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "core/base/limits.h"
 
 namespace varve {
 namespace {
@@ -67,6 +68,10 @@ TableSpec with_isolation(TableSpec table) {
               "a worker that takes longer for one call is ended and started again, ms"));
   add(int_key("worker_memory_mb", 0, 0, 16777216,
               "address space of the worker, MiB; below 256 hardly anything loads; 0: no limit"));
+  add(int_key("worker_failures_max", kWorkerFailuresMax, 1, 1'000'000,
+              "so many deaths and late answers within a minute, and it is not started again"));
+  add(int_key("worker_backoff_ms", kWorkerBackoffMs, 0, kWorkerBackoffMsMax,
+              "pause before a new start, doubled with each failure of the last minute, ms"));
   if (table.name == "quantizer") return table;
   add(text_key("fallback", "",
                "plugin of this kind that answers, in process, when the worker cannot; empty: the "

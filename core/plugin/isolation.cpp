@@ -31,6 +31,8 @@ absl::StatusOr<Isolation> isolation_of(const Profile& profile, std::string_view 
   }
   isolation.deadline_ms = static_cast<uint64_t>(profile.integer(table, "worker_deadline_ms"));
   isolation.memory_mb = static_cast<uint64_t>(profile.integer(table, "worker_memory_mb"));
+  isolation.failures_max = static_cast<uint32_t>(profile.integer(table, "worker_failures_max"));
+  isolation.backoff_ms = static_cast<uint64_t>(profile.integer(table, "worker_backoff_ms"));
   absl::StatusOr<std::string> program = profile.path("plugins", "worker_path");
   if (!program.ok()) return program.status();
   isolation.program = *std::move(program);

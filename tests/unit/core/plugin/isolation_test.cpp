@@ -28,13 +28,15 @@ TEST(Isolation, ReadsATable) {
   const auto isolation = read(
       "[plugins]\nworker_path = \"/opt/mri-worker\"\n"
       "[kv_tier]\nisolation = \"worker\"\nfallback = \"age\"\nworker_deadline_ms = 20\n"
-      "worker_memory_mb = 512\n",
+      "worker_memory_mb = 512\nworker_failures_max = 9\nworker_backoff_ms = 0\n",
       "kv_tier");
   ASSERT_TRUE(isolation.ok()) << isolation.status();
   EXPECT_TRUE(isolation->is_worker);
   EXPECT_EQ(isolation->fallback, "age");
   EXPECT_EQ(isolation->deadline_ms, 20u);
   EXPECT_EQ(isolation->memory_mb, 512u);
+  EXPECT_EQ(isolation->failures_max, 9u);
+  EXPECT_EQ(isolation->backoff_ms, 0u);
   EXPECT_EQ(isolation->program, "/opt/mri-worker");
   EXPECT_TRUE(read("[quantizer]\nisolation = \"worker\"\n", "quantizer")->is_worker);
 }
