@@ -30,8 +30,9 @@ inline constexpr uint64_t kDrainNsMax = 10'000'000'000;
 inline constexpr uint32_t kWorkerSlots = 8;
 inline constexpr uint64_t kWorkerPayloadBytes = uint64_t{8} << 20;
 inline constexpr uint64_t kWorkerStructBytesMax = 64 << 10;
-// Either side looks for the other's answer this long before it sleeps: longer than it takes to wake
-// the other one's core, so that a call after a pause waits for one wake-up and not for two.
+// Calls that follow each other within this time are in a row: before they sleep, both sides look
+// for the other's word as long as that. Longer than it takes to wake an idle core, shorter than the
+// pauses between decode steps.
 inline constexpr uint64_t kWorkerSpinUs = 50;
 // Loading, opening, activating and closing the plugin, each.
 inline constexpr uint64_t kWorkerStartMs = 30'000;

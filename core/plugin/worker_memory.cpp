@@ -56,8 +56,8 @@ absl::StatusOr<WorkerSlot*> map(int fd) {
 }  // namespace
 
 void wait_while(const std::atomic<uint32_t>& word, uint32_t seen, std::atomic<uint32_t>& sleeps,
-                uint64_t ns_max) {
-  if (spin_while(word, seen)) return;
+                uint64_t ns_max, bool looks_first) {
+  if (looks_first && spin_while(word, seen)) return;
   sleeps.store(1, std::memory_order_seq_cst);
   // Between the store and here the other side may have answered without seeing it.
   if (word.load(std::memory_order_seq_cst) == seen) futex_wait(word, seen, ns_max);

@@ -16,6 +16,8 @@ namespace varve {
 struct WorkerSlot {
   alignas(64) std::atomic<uint32_t> request;   // the host counts it up: a call waits
   std::atomic<uint32_t> worker_sleeps;         // and must be woken
+  std::atomic<uint32_t> worker_thread;         // its id
+  std::atomic<uint32_t> is_in_row;             // calls come so fast that it pays to look first
   alignas(64) std::atomic<uint32_t> response;  // the request that has been answered
   std::atomic<uint32_t> host_sleeps;
   alignas(64) uint32_t call;  // WorkerCall
@@ -31,10 +33,11 @@ static_assert(std::atomic<uint32_t>::is_always_lock_free);
 // `response` after the worker's death; never a number of a request.
 inline constexpr uint32_t kWorkerDead = UINT32_MAX;
 
-// Sleeps at most `ns_max` (UINT64_MAX: for ever) while `word` is `seen`; first looks at it for
-// kWorkerSpinUs. `sleeps` tells the other side that it has to wake. May return early.
+// Sleeps at most `ns_max` (UINT64_MAX: for ever) while `word` is `seen`; if `looks_first`, only
+// after looking at it for kWorkerSpinUs. `sleeps` tells the other side that it has to wake. May
+// return early.
 void wait_while(const std::atomic<uint32_t>& word, uint32_t seen, std::atomic<uint32_t>& sleeps,
-                uint64_t ns_max);
+                uint64_t ns_max, bool looks_first);
 // Stores `value` and wakes the other side if it sleeps.
 void store_and_wake(std::atomic<uint32_t>& word, uint32_t value,
                     const std::atomic<uint32_t>& sleeps);

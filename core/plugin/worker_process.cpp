@@ -20,6 +20,8 @@
 namespace varve {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 constexpr int kMemoryFd = 3;  // in the worker
 constexpr uint64_t kPartNsMax = 50'000'000;
 
@@ -69,6 +71,27 @@ std::string how_it_ended(int wait_status) {
   return absl::StrCat("exit status ", WEXITSTATUS(wait_status));
 }
 
+// While it lives, the calling thread stays on the core that it is on.
+class OneCore {
+ public:
+  OneCore() {
+    CPU_ZERO(&core_);
+    CPU_SET(static_cast<size_t>(sched_getcpu()), &core_);
+    is_bound_ = sched_getaffinity(0, sizeof(before_), &before_) == 0 &&
+                sched_setaffinity(0, sizeof(core_), &core_) == 0;
+  }
+  ~OneCore() {
+    if (is_bound_) sched_setaffinity(0, sizeof(before_), &before_);
+  }
+  OneCore(const OneCore&) = delete;
+  OneCore& operator=(const OneCore&) = delete;
+  const cpu_set_t& core() const { return core_; }
+
+ private:
+  cpu_set_t core_, before_;
+  bool is_bound_;
+};
+
 // Above the worker's four, so that moving them there overwrites none of them.
 int moved_up(int fd) {
   const int moved = fcntl(fd, F_DUPFD_CLOEXEC, 10);
@@ -112,6 +135,8 @@ absl::StatusOr<std::shared_ptr<WorkerProcess>> WorkerProcess::start(const std::s
 
 WorkerProcess::WorkerProcess(WorkerMemory memory, pid_t pid, int pid_fd, int log_fd)
     : memory_(std::move(memory)), pid_(pid), pid_fd_(pid_fd), log_fd_(log_fd) {
+  if (sched_getaffinity(0, sizeof(cores_), &cores_) != 0) CPU_ZERO(&cores_);
+  for (Track& track : tracks_) track.cores = cores_;
   for (int i = kWorkerSlots; i-- > 0;) free_slots_.push_back(i);
 }
 
@@ -169,10 +194,45 @@ WorkerProcess::Lease::~Lease() {
   process_.freed_.notify_one();
 }
 
+void WorkerProcess::place(int index, const cpu_set_t& cores) {
+  Track& track = tracks_[index];
+  if (CPU_EQUAL(&track.cores, &cores)) return;
+  const auto thread =
+      static_cast<pid_t>(memory_.slot(static_cast<uint32_t>(index)).worker_thread.load());
+  if (tgkill(pid_, thread, 0) != 0) return;  // not one of the worker's, whatever it says
+  if (sched_setaffinity(thread, sizeof(cores), &cores) == 0) track.cores = cores;
+}
+
+// Calls in a row find the worker awake on another core. One after a pause finds it asleep: then
+// both sides share the caller's core until the answer is there, because another core that is idle
+// would have to be woken first, and that takes several times as long. They share it too for a while
+// after a call of a row that was not answered at once: it is a long one, or there is no core to
+// spare; answered_at then lies in the future. In its life (open, activate) a plugin may start
+// threads, which keep the cores of the thread that starts them: all of them.
 WorkerAnswer WorkerProcess::Lease::transact(WorkerCall call, uint64_t ms_max) {
-  using Clock = std::chrono::steady_clock;
+  constexpr std::chrono::microseconds kRow(kWorkerSpinUs);
+  Track& track = process_.tracks_[index_];
+  const auto begun = Clock::now();
+  const bool is_in_row = begun >= track.answered_at && begun - track.answered_at < kRow;
+  slot().is_in_row.store(is_in_row ? 1 : 0);
+  WorkerAnswer answer{};
+  if (is_in_row || call_rule(call) == nullptr) {
+    process_.place(index_, process_.cores_);
+    answer = ask(call, ms_max, is_in_row);
+  } else {
+    const OneCore here;
+    process_.place(index_, here.core());
+    answer = ask(call, ms_max, false);
+  }
+  const auto end = Clock::now();
+  const bool was_in_vain = is_in_row && end - begun > kRow;
+  track.answered_at = was_in_vain ? end + 200 * kRow : std::max(track.answered_at, end);
+  return answer;
+}
+
+WorkerAnswer WorkerProcess::Lease::ask(WorkerCall call, uint64_t ms_max, bool looks_first) {
   WorkerSlot& slot = this->slot();
-  const uint32_t number = ++process_.requests_[index_];
+  const uint32_t number = ++process_.tracks_[index_].requests;
   slot.call = static_cast<uint32_t>(call);
   slot.threw = 0;
   store_and_wake(slot.request, number, slot.worker_sleeps);
@@ -185,7 +245,8 @@ WorkerAnswer WorkerProcess::Lease::transact(WorkerCall call, uint64_t ms_max) {
       if (seen == number) return WorkerAnswer::kDone;
       if (seen == kWorkerDead) return WorkerAnswer::kDead;
       const auto left = std::chrono::nanoseconds(end - now);
-      wait_while(slot.response, seen, slot.host_sleeps, static_cast<uint64_t>(left.count()));
+      wait_while(slot.response, seen, slot.host_sleeps, static_cast<uint64_t>(left.count()),
+                 looks_first);
     }
     if (process_.has_ended()) break;
   }

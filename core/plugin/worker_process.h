@@ -1,9 +1,11 @@
 // One worker process from its start to its end: memory, calls, log lines, death.
 #pragma once
 
+#include <sched.h>
 #include <sys/types.h>
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
@@ -50,6 +52,8 @@ class WorkerProcess {
     WorkerAnswer transact(WorkerCall call, uint64_t ms_max);
 
    private:
+    WorkerAnswer ask(WorkerCall call, uint64_t ms_max, bool looks_first);
+
     WorkerProcess& process_;
     int index_;
   };
@@ -68,6 +72,8 @@ class WorkerProcess {
  private:
   WorkerProcess(WorkerMemory memory, pid_t pid, int pid_fd, int log_fd);
   bool has_ended() const;
+  // Moves the slot's thread of the worker to these cores.
+  void place(int index, const cpu_set_t& cores);
 
   WorkerMemory memory_;
   const pid_t pid_;
@@ -77,7 +83,14 @@ class WorkerProcess {
   std::condition_variable_any freed_;
   std::vector<int> free_slots_ ABSL_GUARDED_BY(mutex_);
   bool is_buried_ ABSL_GUARDED_BY(mutex_) = false;
-  uint32_t requests_[kWorkerSlots] = {};  // last number of each slot; who leases the slot owns it
+  // Of each slot; who leases the slot owns it.
+  struct Track {
+    uint32_t requests = 0;  // last number
+    std::chrono::steady_clock::time_point answered_at{};
+    cpu_set_t cores;  // where the worker's thread may run
+  };
+  Track tracks_[kWorkerSlots];
+  cpu_set_t cores_;  // where the worker was started
 };
 
 }  // namespace varve

@@ -50,10 +50,11 @@ void Server::run() {
 
 void Server::serve_slot(WorkerSlot& slot) {
   uint32_t done = 0;
+  slot.worker_thread.store(static_cast<uint32_t>(gettid()), std::memory_order_relaxed);
   for (;;) {
     const uint32_t wanted = slot.request.load(std::memory_order_acquire);
     if (wanted == done) {
-      wait_while(slot.request, done, slot.worker_sleeps, UINT64_MAX);
+      wait_while(slot.request, done, slot.worker_sleeps, UINT64_MAX, slot.is_in_row.load() != 0);
       continue;
     }
     done = wanted;
