@@ -11,3 +11,14 @@ function(varve_test)
   endif()
   set_tests_properties(${T_NAME} PROPERTIES LABELS "${T_LABEL}" TIMEOUT ${T_TIMEOUT} ENVIRONMENT "${T_ENV}")
 endfunction()
+
+# varve_isolated_plugins(TARGET): a test that runs plugins of the tree in processes of their own. It has them as PLUGINS
+# ("kind:name,…") in PLUGIN_DIRECTORY; programs in bin/ find mri-worker beside themselves.
+function(varve_isolated_plugins target)
+  set(plugins batching:fcfs batching:router kv_tier:age kv_tier:full quantizer:bf16 quantizer:int8 summary:clusters)
+  string(REPLACE ":" "_" targets "${plugins}")
+  add_dependencies(${target} mri-worker ${targets})
+  list(JOIN plugins "," joined)
+  target_compile_definitions(${target} PRIVATE PLUGINS="${joined}"
+                                               PLUGIN_DIRECTORY="${CMAKE_BINARY_DIR}/lib/varve")
+endfunction()
