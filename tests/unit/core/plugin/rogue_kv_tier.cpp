@@ -18,7 +18,9 @@ namespace {
 
 constexpr mri_param_desc kParams[] = {
     mri::param_int("tier", 2, 1, 2, "tier to which every block is demoted"),
-    mri::param_bool("crash_in_activate", false, "what it says")};
+    mri::param_bool("crash_in_activate", false, "what it says"),
+    mri::param_int("crash_at_step", 0, 0, 1 << 20,
+                   "from this step on every call crashes; 0: none")};
 
 // Over all that is shared with the host.
 void scribble() {
@@ -46,6 +48,7 @@ class Rogue {
   Rogue(mri::Host host, const mri::Params& params)
       : host_(host),
         tier_(params.get<uint16_t>("tier")),
+        crash_at_step_(params.get<uint64_t>("crash_at_step")),
         calls_(host.define_metric(MRI_METRIC_COUNTER, "calls", "decide calls")) {
     if (params.get<bool>("crash_in_activate")) std::abort();
     host_.log(MRI_LOG_INFO, "rogue is ready");
@@ -53,6 +56,7 @@ class Rogue {
 
   mri_status decide(const mri_tier_req& req, mri_tier_rsp& rsp) {
     host_.record(calls_, 1);
+    if (crash_at_step_ != 0 && req.step >= crash_at_step_) raise(SIGSEGV);
     misbehave(req.step);
     mri::Writer<mri_tier_action> out(rsp.actions, rsp.capacity, &rsp.n_actions);
     for (uint64_t i = 0; i < req.n_blocks; ++i)
@@ -84,6 +88,7 @@ class Rogue {
 
   mri::Host host_;
   uint16_t tier_;
+  uint64_t crash_at_step_;
   uint32_t calls_;
 };
 

@@ -133,7 +133,7 @@ TEST_F(WorkerTest, AnswersAsThePluginDoes) {
   const PluginReport report = stack_->report()[0];
   EXPECT_EQ(report.info.id, "org.varve.test.kv_tier.rogue");
   EXPECT_EQ(report.info.name, "rogue");
-  EXPECT_EQ(report.info.params.size(), 2u);
+  EXPECT_EQ(report.info.params.size(), 3u);
   ASSERT_GE(report.metrics.size(), 2u);
   EXPECT_EQ(report.metrics[0].name, "calls");
   EXPECT_EQ(report.metrics[0].value, 3);
