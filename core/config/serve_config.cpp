@@ -311,6 +311,15 @@ std::vector<std::string> class_names(const ServeConfig& config) {
   return names;
 }
 
+std::set<std::string> used_stacks(const ServeConfig& config) {
+  std::set<std::string> used = {kMainStack};
+  for (const ClassConfig& entry : config.classes) used.insert(entry.stack);
+  for (const ExperimentConfig& experiment : config.experiments) {
+    for (const ExperimentArm& arm : experiment.arms) used.insert(arm.stack);
+  }
+  return used;
+}
+
 absl::StatusOr<ServeConfig> load_serve_config(const Profile& profile,
                                               const ProfileSources& sources) {
   return Loader(profile, sources).load();

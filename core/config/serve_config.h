@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -86,6 +87,8 @@ struct ServeConfig {
 };
 
 std::vector<std::string> class_names(const ServeConfig& config);
+// Those of classes and experiments, and main.
+std::set<std::string> used_stacks(const ServeConfig& config);
 
 // Every mistake named with its place: unknown stacks, classes, weights that do not sum to 100,
 // salts used twice, a public address without keys.

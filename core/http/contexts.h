@@ -12,10 +12,7 @@
 #include "absl/status/statusor.h"
 #include "core/base/mutex.h"
 #include "core/engine/text.h"
-
-namespace varve {
-class Lane;
-}
+#include "core/route/dispatcher.h"
 
 namespace varve::http {
 
@@ -26,7 +23,7 @@ struct Context {
   std::vector<ChatMessage> messages;  // contents as `known` tokens
   // What every later prompt begins with; read and kept by the lane.
   std::vector<int32_t> prefix;
-  Lane* lane = nullptr;
+  Placement placement;  // of the lane that has it; later requests for that stack stay there
   uint64_t cached_tokens = 0;
   int64_t created_s = 0;  // since 1970
 };

@@ -117,7 +117,7 @@ absl::StatusOr<Prepared> prepare(const Service& service, const ServerConfig& con
   absl::StatusOr<Placement> placement = service.dispatcher->place(prepared.arrival);
   if (!placement.ok()) return placement.status();
   prepared.placement = *std::move(placement);
-  prepared.context->lane = prepared.placement.lane;
+  prepared.context->placement = prepared.placement;
   absl::Status status = fill(*body, *prepared.placement.lane, prepared.context.get());
   if (!status.ok()) return status;
   const char* param = body->contains("text") ? "text" : "messages";
@@ -171,7 +171,7 @@ absl::StatusOr<json> forget(const Service& service, const Request& request) {
   if (!context.ok()) return context.status();
   // Memory that was lost before (an engine that was reset) is no failure of forgetting.
   const absl::Status status =
-      (*context)->lane->forget_prefix((*context)->tenant, (*context)->prefix);
+      (*context)->placement.lane->forget_prefix((*context)->tenant, (*context)->prefix);
   if (!status.ok() && service.log) {
     service.log(LogLevel::kWarning, "http",
                 absl::StrCat((*context)->id,

@@ -95,6 +95,7 @@ json plugins_of(const Stack& stack) {
     plugins.push_back({{"kind", report.info.kind},
                        {"name", report.info.name},
                        {"version", report.info.version},
+                       {"sha256", report.info.sha256},
                        {"errors", report.misbehaved},
                        {"worker", report.worker ? worker_of(*report.worker) : json(nullptr)}});
   }
@@ -103,12 +104,15 @@ json plugins_of(const Stack& stack) {
 
 json board(const Service& service) {
   json stacks = json::array();
-  for (const auto& [name, lane] : service.dispatcher->lanes()) {
-    const LaneStatus status = lane->status();
-    stacks.push_back({{"stack", name},
+  for (const LaneInfo& info : service.dispatcher->lanes()) {
+    const LaneStatus status = info.lane->status();
+    stacks.push_back({{"stack", info.name()},
+                      {"generation", info.generation},
+                      {"current", info.is_current},
+                      {"digest", info.digest},
                       {"lane", lane_of(status)},
                       {"kv", kv_of(status)},
-                      {"plugins", plugins_of(lane->stack())}});
+                      {"plugins", plugins_of(info.lane->stack())}});
   }
   return {{"version", service.version},
           {"model", service.model_name},

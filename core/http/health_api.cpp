@@ -26,8 +26,9 @@ Response json_response(int status, const json& body) {
 // Lanes that run requests and compute nothing; empty when all is well.
 json stalled_lanes(const Dispatcher& dispatcher, LaneWatch& watch) {
   json stalled = json::array();
-  for (const auto& [name, lane] : dispatcher.lanes()) {
-    const LaneStatus status = lane->status();
+  for (const LaneInfo& info : dispatcher.lanes()) {
+    const std::string name = info.name();
+    const LaneStatus status = info.lane->status();
     const auto waited = watch.stalled_for(name, status, LaneWatch::Clock::now());
     if (waited <= kStallMax) continue;
     stalled.push_back({{"stack", name},

@@ -64,6 +64,7 @@ absl::StatusOr<RunParts> prepare(const Service& service, const Request& request,
   absl::StatusOr<Placement> placement = service.dispatcher->place(parts.arrival);
   if (!placement.ok()) return placement.status();
   parts.placement = *std::move(placement);
+  if (context != nullptr) stay_with(context->placement, &parts.placement);
   absl::StatusOr<std::vector<Prompt>> prompts =
       make_prompts(parts.call, parts.placement, context.get());
   if (!prompts.ok()) return prompts.status();
@@ -91,7 +92,7 @@ json model_json(const Service& service) {
           {"object", "model"},
           {"created", 0},
           {"owned_by", "varve"},
-          {"max_model_len", service.dispatcher->main_lane().model().max_tokens}};
+          {"max_model_len", service.dispatcher->main_lane()->model().max_tokens}};
 }
 
 Handler json_handler(std::function<json()> make) {

@@ -34,7 +34,8 @@ absl::StatusOr<json> tokenize(const Service& service, const Request& request) {
   absl::StatusOr<Json> body =
       checked_body(request.body, "TokenizeRequest", parse_options(service), &warnings);
   if (!body.ok()) return body.status();
-  const Lane& lane = service.dispatcher->main_lane();
+  const std::shared_ptr<const Lane> held = service.dispatcher->main_lane();
+  const Lane& lane = *held;
   const absl::StatusOr<std::vector<int32_t>> tokens = tokens_of(lane.text(), *body);
   if (!tokens.ok()) return tokens.status();
   json answer = {
@@ -56,7 +57,8 @@ absl::StatusOr<json> detokenize(const Service& service, const Request& request) 
   const absl::StatusOr<Json> body =
       checked_body(request.body, "DetokenizeRequest", parse_options(service), &warnings);
   if (!body.ok()) return body.status();
-  const Lane& lane = service.dispatcher->main_lane();
+  const std::shared_ptr<const Lane> held = service.dispatcher->main_lane();
+  const Lane& lane = *held;
   const auto tokens = body->at("tokens").get<std::vector<int32_t>>();
   for (size_t i = 0; i < tokens.size(); ++i) {
     if (static_cast<uint64_t>(tokens[i]) < lane.model().vocab_size) continue;
@@ -93,7 +95,8 @@ std::optional<int32_t> start_token(const Lane& lane) {
 }
 
 json tokenizer_info(const Service& service) {
-  const Lane& lane = service.dispatcher->main_lane();
+  const std::shared_ptr<const Lane> held = service.dispatcher->main_lane();
+  const Lane& lane = *held;
   json info = {{"vocab_size", lane.model().vocab_size},
                {"max_model_len", lane.model().max_tokens},
                {"model", service.model_name},

@@ -39,10 +39,13 @@ std::string status_class(int status) {
 
 double now_s() { return absl::ToDoubleSeconds(absl::Now() - absl::UnixEpoch()); }
 
+// Stacks that reloads bring.
+constexpr size_t kNewStacksMax = 8;
+
 class Recorder : public Metrics {
  public:
   explicit Recorder(const Names& names)
-      : classes_(names.classes, 0), stacks_(names.stacks, 0), arms_(arms(names), 0) {
+      : classes_(names.classes, 0), stacks_(names.stacks, kNewStacksMax), arms_(arms(names), 0) {
     gauge("varve_build_info", "1; what is running.")
         .Add({{"version", names.version}, {"model", names.model}})
         .Set(1);

@@ -31,6 +31,7 @@ struct RequestMetrics {
 // One plugin of a lane; worker_…: of its own process, if it has one.
 struct PluginMetrics {
   std::string name;  // "kv_tier/age"
+  std::string version, sha256;
   uint64_t errors = 0;
   bool has_worker = false, worker_quarantined = false;
   uint64_t worker_calls = 0, worker_restarts = 0, worker_fallback_calls = 0;
@@ -39,7 +40,8 @@ struct PluginMetrics {
 
 // One lane at the moment of a scrape.
 struct LaneMetrics {
-  std::string stack;
+  std::string stack;  // LaneInfo::name()
+  uint32_t generation = 1;
   uint32_t running = 0, waiting = 0, concurrency = 0, queue_max = 0;
   uint64_t steps = 0, step_clips = 0, demotions = 0;
   bool peak = false;

@@ -109,6 +109,7 @@ void add_tiers(const std::vector<LaneMetrics>& lanes, std::vector<MetricFamily>*
 void add_plugins(const std::vector<LaneMetrics>& lanes,
                  const std::function<std::string(const std::string&)>& plugin_label,
                  std::vector<MetricFamily>* out) {
+  Samples info("varve_plugin_info", "1 for each plugin of a stack: its version and file.");
   Samples errors("varve_plugin_errors_total", "Promises that a plugin broke.", MetricType::Counter);
   Samples calls("varve_worker_call_seconds", "Calls that the plugin's own process answered.",
                 MetricType::Summary);
@@ -122,6 +123,11 @@ void add_plugins(const std::vector<LaneMetrics>& lanes,
   for (const LaneMetrics& lane : lanes) {
     for (const PluginMetrics& plugin : lane.plugins) {
       const LabelList labels = {{"stack", lane.stack}, {"plugin", plugin_label(plugin.name)}};
+      LabelList told = labels;
+      told.insert(told.end(), {{"generation", std::to_string(lane.generation)},
+                               {"version", plugin.version},
+                               {"sha256", plugin.sha256}});
+      info.add(told, 1);
       errors.add(labels, number(plugin.errors));
       if (!plugin.has_worker) continue;
       calls.add(labels, plugin.worker_calls, plugin.worker_call_s);
@@ -130,7 +136,8 @@ void add_plugins(const std::vector<LaneMetrics>& lanes,
       fallbacks.add(labels, number(plugin.worker_fallback_calls));
     }
   }
-  for (Samples* samples : {&errors, &calls, &restarts, &quarantined, &fallbacks}) samples->to(out);
+  for (Samples* samples : {&info, &errors, &calls, &restarts, &quarantined, &fallbacks})
+    samples->to(out);
 }
 
 // Share of f32 memory that warm blocks save, index included; negative when there are none.

@@ -1,7 +1,9 @@
 #include "core/route/dispatcher.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -15,6 +17,7 @@
 #include "core/route/dispatcher_record.h"
 #include "core/route/dispatcher_sink.h"
 #include "core/route/dispatcher_snapshot.h"
+#include "core/route/dispatcher_swap.h"
 #include "core/route/experiment_record.h"
 
 namespace varve {
@@ -48,27 +51,33 @@ const char* why_rejected(const absl::Status& status) {
 
 class LaneDispatcher final : public Dispatcher {
  public:
-  LaneDispatcher(std::shared_ptr<const Snapshot> snapshot, DispatcherParts parts)
-      : snapshot_(std::move(snapshot)), parts_(std::move(parts)) {
+  LaneDispatcher(std::shared_ptr<const Snapshot> snapshot, DispatcherParts parts,
+                 std::unique_ptr<Generations> generations)
+      : snapshot_(std::move(snapshot)),
+        parts_(std::move(parts)),
+        n_at_start_(generations->n_added()),
+        generations_(std::move(generations)) {
     for (const ExperimentConfig& experiment : current()->experiments)
       log_event(experiment, "started", "");
   }
   // Requests that the lanes abort are still recorded.
-  ~LaneDispatcher() override { parts_.lanes.clear(); }
+  ~LaneDispatcher() override {
+    drain(absl::InfinitePast());
+    auto last = std::make_shared<Snapshot>(*current());
+    last->lanes.clear();
+    const MutexLock lock(&mutex_);
+    snapshot_ = std::move(last);
+  }
 
   absl::StatusOr<Placement> place(const Arrival& arrival) const override {
-    absl::StatusOr<Placement> placement = place_in(*current(), arrival);
-    if (placement.ok()) placement->lane = parts_.lanes.at(placement->stack).get();
-    return placement;
+    return place_in(*current(), arrival);
   }
   absl::Status submit(const Arrival& arrival, const Placement& placement, GenerateRequest request,
                       std::shared_ptr<GenerateSink> sink, CancelFlag cancel) override;
   absl::Status charge(const Arrival& arrival, const Placement& placement, uint64_t tokens) override;
   absl::StatusOr<Identity> authenticate(std::string_view key) const override;
-  const std::map<std::string, std::unique_ptr<Lane>>& lanes() const override {
-    return parts_.lanes;
-  }
-  Lane& main_lane() const override;
+  std::vector<LaneInfo> lanes() const override;
+  std::shared_ptr<Lane> main_lane() const override;
   absl::StatusOr<std::vector<std::string>> reload(const ServeConfig& config) override;
   absl::Status stop_arm(const std::string& experiment, const std::string& arm,
                         const std::string& why) override;
@@ -99,22 +108,21 @@ class LaneDispatcher final : public Dispatcher {
     parts_.metrics->rejected(placement.class_name, why);
     return status;
   }
-  std::string digest_of(const std::string& stack) const {
-    const auto found = parts_.stack_digests.find(stack);
-    return found == parts_.stack_digests.end() ? "" : found->second;
-  }
   void log_event(const ExperimentConfig& experiment, std::string what, std::string why) {
     if (parts_.log == nullptr) return;
     parts_.log->add(experiment_event(experiment, std::move(what), std::move(why), wall_seconds()));
   }
   void log_changes(const Snapshot& from, const Snapshot& to);
+  absl::StatusOr<std::vector<std::string>> reload_alone(const ServeConfig& config);
 
   mutable Mutex mutex_;
   std::shared_ptr<const Snapshot> snapshot_ ABSL_GUARDED_BY(mutex_);
-  Mutex reload_mutex_;  // one reload at a time
+  std::atomic<bool> is_reloading_{false};
   Arms arms_;
   const std::unique_ptr<Quotas> quotas_ = Quotas::make();
   DispatcherParts parts_;
+  const uint32_t n_at_start_;
+  const std::unique_ptr<Generations> generations_;  // last: its lanes call the others
 };
 
 absl::StatusOr<Identity> LaneDispatcher::authenticate(std::string_view key) const {
@@ -212,8 +220,7 @@ void LaneDispatcher::ended(const Ticket& ticket, const GenerateResult& result,
 
 void LaneDispatcher::ended_in_experiment(const Ticket& ticket, const GenerateResult& result) {
   const Placement& placement = ticket.placement;
-  const Exposure row =
-      exposure_of(placement, ticket.request_id, digest_of(placement.stack), result);
+  const Exposure row = exposure_of(placement, ticket.request_id, placement.digest, result);
   // Who never left the queue has seen nothing of the arm's stack.
   if (result.started != absl::InfinitePast()) parts_.log->add(row);
   if (row.forced || row.burn_in) return;
@@ -287,9 +294,20 @@ std::vector<ExperimentStatus> LaneDispatcher::experiments() const {
   return all;
 }
 
-Lane& LaneDispatcher::main_lane() const {
-  const std::shared_ptr<const ServeConfig> config = current()->config;
-  return *parts_.lanes.at(find_by_name(config->classes, config->server.default_class)->stack);
+std::shared_ptr<Lane> LaneDispatcher::main_lane() const {
+  const std::shared_ptr<const Snapshot> now = current();
+  const ServeConfig& config = *now->config;
+  return now->lanes.at(find_by_name(config.classes, config.server.default_class)->stack).lane;
+}
+
+std::vector<LaneInfo> LaneDispatcher::lanes() const {
+  const std::shared_ptr<const Snapshot> now = current();
+  std::vector<LaneInfo> all = generations_->alive();
+  for (LaneInfo& info : all) {
+    const auto found = now->lanes.find(info.stack);
+    info.is_current = found != now->lanes.end() && found->second.generation == info.generation;
+  }
+  return all;
 }
 
 ServeConfig LaneDispatcher::config() const {
@@ -300,16 +318,36 @@ ServeConfig LaneDispatcher::config() const {
 }
 
 absl::StatusOr<std::vector<std::string>> LaneDispatcher::reload(const ServeConfig& config) {
-  MutexLock one_at_a_time(&reload_mutex_);
-  absl::Status status = check_config(config, parts_);
+  // No lock, since plugins are called meanwhile.
+  if (is_reloading_.exchange(true)) {
+    return absl::FailedPreconditionError(
+        "found a reload under way; expected to be asked again when it has ended");
+  }
+  absl::StatusOr<std::vector<std::string>> changes = reload_alone(config);
+  is_reloading_ = false;
+  return changes;
+}
+
+absl::StatusOr<std::vector<std::string>> LaneDispatcher::reload_alone(const ServeConfig& config) {
+  const std::shared_ptr<const Snapshot> now = current();
+  absl::Status status = check_config(config, possible_lanes(now->lanes, config, parts_.loader),
+                                     parts_.log != nullptr);
   if (!status.ok()) return status;
-  absl::StatusOr<std::vector<std::string>> changes = config_changes(*current()->config, config);
+  absl::StatusOr<std::vector<std::string>> changes =
+      config_changes(*now->config, config, parts_.loader.start != nullptr);
   if (!changes.ok()) return changes;
   absl::StatusOr<std::shared_ptr<const ApiKeys>> keys = load_keys(config);
   if (!keys.ok()) return keys.status();
   if (*keys != nullptr) changes->push_back("keys: read from " + config.server.keys_path);
 
+  const uint32_t n_loaded = generations_->n_added() - n_at_start_;
+  const uint32_t n_left = kGenerationsMax - std::min(kGenerationsMax, n_loaded);
+  absl::StatusOr<SnapshotLanes> lanes =
+      next_lanes(*now, config, parts_.loader, n_left, generations_.get(), &*changes);
+  if (!lanes.ok()) return lanes.status();
+
   auto next = std::make_shared<Snapshot>();
+  next->lanes = *std::move(lanes);
   next->config = std::make_shared<const ServeConfig>(config);
   next->keys = *std::move(keys);
   std::shared_ptr<const Snapshot> old;
@@ -325,8 +363,9 @@ absl::StatusOr<std::vector<std::string>> LaneDispatcher::reload(const ServeConfi
     old = std::exchange(snapshot_, next);
   }
   for (const StackConfig& stack : config.stacks) {
-    parts_.lanes.at(stack.name)
-        ->reconfigure(lane_options(stack, config.classes, digest_of(stack.name)));
+    const auto lane = next->lanes.find(stack.name);
+    if (lane == next->lanes.end()) continue;
+    lane->second.lane->reconfigure(lane_options(stack, config.classes, lane->second.digest));
   }
   arms_.keep(next->experiments);
   log_changes(*old, *next);
@@ -355,8 +394,8 @@ void LaneDispatcher::log_changes(const Snapshot& from, const Snapshot& to) {
 
 void LaneDispatcher::drain(absl::Time deadline) {
   std::vector<std::thread> threads;
-  for (const auto& [name, lane] : parts_.lanes)
-    threads.emplace_back([&lane = *lane, deadline] { lane.drain(deadline); });
+  for (const LaneInfo& info : generations_->alive())
+    threads.emplace_back([lane = info.lane, deadline] { lane->drain(deadline); });
   for (std::thread& thread : threads) thread.join();
 }
 
@@ -364,10 +403,13 @@ void LaneDispatcher::drain(absl::Time deadline) {
 
 absl::StatusOr<std::unique_ptr<Dispatcher>> Dispatcher::make(ServeConfig config,
                                                              DispatcherParts parts) {
-  absl::Status status = check_config(config, parts);
+  std::set<std::string> names;
+  for (const auto& [name, lane] : parts.lanes) names.insert(name);
+  absl::Status status = check_config(config, names, parts.log != nullptr);
   if (!status.ok()) return status;
   absl::StatusOr<std::shared_ptr<const ApiKeys>> keys = load_keys(config);
   if (!keys.ok()) return keys.status();
+  auto generations = std::make_unique<Generations>();
   auto snapshot = std::make_shared<Snapshot>();
   if (!config.experiments.empty() && !config.server.experiment_log_path.empty()) {
     absl::StatusOr<Stops> stops =
@@ -378,7 +420,20 @@ absl::StatusOr<std::unique_ptr<Dispatcher>> Dispatcher::make(ServeConfig config,
   snapshot->experiments = with_stops(config.experiments, snapshot->stops);
   snapshot->config = std::make_shared<const ServeConfig>(std::move(config));
   snapshot->keys = *std::move(keys);
-  return std::make_unique<LaneDispatcher>(std::move(snapshot), std::move(parts));
+  for (auto& [name, lane] : parts.lanes) {
+    snapshot->lanes.emplace(name,
+                            generations->add(name, std::move(lane), parts.stack_digests[name]));
+  }
+  parts.lanes.clear();
+  return std::make_unique<LaneDispatcher>(std::move(snapshot), std::move(parts),
+                                          std::move(generations));
+}
+
+void stay_with(const Placement& earlier, Placement* placement) {
+  if (earlier.stack != placement->stack) return;
+  placement->lane = earlier.lane;
+  placement->digest = earlier.digest;
+  placement->generation = earlier.generation;
 }
 
 LaneOptions lane_options(const StackConfig& stack, const std::vector<ClassConfig>& classes,

@@ -16,6 +16,7 @@
 #include "core/route/api_keys.h"
 #include "core/route/experiment.h"
 #include "core/route/exposure_log.h"
+#include "core/route/generations.h"
 #include "core/route/identity.h"
 
 namespace varve {
@@ -34,8 +35,26 @@ struct Placement {
   uint32_t priority = 0;
   uint64_t max_prompt_tokens = 0, max_answer_tokens = 0;
   absl::Time deadline;
-  Lane* lane = nullptr;  // valid as long as the dispatcher
+  std::shared_ptr<Lane> lane;  // kept open by this; must end before the dispatcher does
+  std::string digest;          // of the lane's model and stack
+  uint32_t generation = 1;
   uint32_t experiment_version = 0;
+};
+
+// Where `earlier` went, when `placement` goes to the same stack: who has memory in a generation
+// stays there.
+void stay_with(const Placement& earlier, Placement* placement);
+
+struct StartedLane {
+  std::unique_ptr<Lane> lane;
+  std::string digest;
+};
+
+// What a reload makes another generation of a stack with. Called by whoever calls reload().
+struct StackLoader {
+  // Of model and stack, as a profile and the files that it names say now; starts nothing.
+  std::function<absl::StatusOr<std::string>(const StackConfig&)> digest;
+  std::function<absl::StatusOr<StartedLane>(const ServeConfig&, const StackConfig&)> start;
 };
 
 struct DispatcherParts {
@@ -43,6 +62,7 @@ struct DispatcherParts {
   std::unique_ptr<ExposureLog> log;                    // null: no experiments
   Metrics* metrics = nullptr;                          // outlives the dispatcher
   std::map<std::string, std::string> stack_digests;    // by stack name, for the exposure log
+  StackLoader loader;                                  // empty: a reload cannot change stacks
   // Told of each request on the control arm of an experiment with shadow_percent that ended well
   // (stop or length), unless it was forced there. Called by the lane's thread: must not block.
   std::function<void(const Placement&, const GenerateRequest& request,
@@ -89,14 +109,17 @@ class Dispatcher {
                               uint64_t tokens) = 0;
 
   virtual absl::StatusOr<Identity> authenticate(std::string_view key) const = 0;
-  // Lanes by stack name; fixed for life.
-  virtual const std::map<std::string, std::unique_ptr<Lane>>& lanes() const = 0;
+  // By stack name, the one in effect after those that somebody still uses. They must be let go of
+  // before the dispatcher ends.
+  virtual std::vector<LaneInfo> lanes() const = 0;
   // Lane of the default class: its text and model answer /tokenize and /v1/models.
-  virtual Lane& main_lane() const = 0;
-  // Keys, classes, weights, limits. All or nothing: on error the old stay, and the error says why:
-  // kFailedPrecondition for what needs a restart (address, stacks) or a new version of an
-  // experiment (arms, salt, class, mode). Stopped arms stay stopped until the version changes.
-  // Returns what changed, a line each.
+  virtual std::shared_ptr<Lane> main_lane() const = 0;
+  // Keys, classes, weights, limits, stacks. All or nothing: on error the old stay, and the error
+  // says why: kFailedPrecondition for what needs a restart (address) or a new version of an
+  // experiment (arms, salt, class, mode, another stack in an arm), and while another reload is
+  // under way. Stopped arms stay stopped until the version changes. A stack whose digest is not
+  // what it was is loaded again while the old one serves; from then on new requests go to the new
+  // one, and the old one is closed when its last user has ended. Returns what changed, a line each.
   virtual absl::StatusOr<std::vector<std::string>> reload(const ServeConfig& config) = 0;
   // Sets an arm's weight to 0 at once, in favour of the control, and logs why. kNotFound;
   // kInvalidArgument for the control.

@@ -12,12 +12,19 @@
 namespace varve {
 namespace {
 
-enum class Needs { kNothing, kRestart, kNewVersion };
+enum class Needs { kNothing, kRestart, kNewVersion, kSwap };
 
 struct Entry {
   std::string value;
   Needs needs;
 };
+
+// Of a stack's profile, what the process is made with: its threads, its crash handler, and the
+// model, whose name it answers to.
+bool is_read_at_start(const std::string& table, const std::string& key) {
+  return table == "model" || (table == "runtime" && key == "threads") ||
+         (table == "plugins" && (key == "crash_dir" || key == "allow_crashed"));
+}
 
 // Everything of a configuration by name, so that two can be compared.
 class Listing {
@@ -68,7 +75,7 @@ class Listing {
 
   void add_stack(const StackConfig& stack) {
     const std::string table = "stack." + stack.name;
-    entries_[table] = {"", Needs::kRestart};
+    entries_[table] = {"", Needs::kSwap};
     add(table, "concurrency", stack.concurrency);
     add(table, "concurrency_max", stack.concurrency_max);
     add(table, "queue_max", stack.queue_max);
@@ -80,7 +87,7 @@ class Listing {
       if (part.name == "server") continue;
       for (const auto& [key, setting] : stack.profile.table(part.name)) {
         add(absl::StrCat(table, ".", part.name), key.c_str(), to_text(setting.value),
-            Needs::kRestart);
+            is_read_at_start(part.name, key) ? Needs::kRestart : Needs::kSwap);
       }
     }
   }
@@ -123,8 +130,8 @@ class Listing {
 
 class Comparison {
  public:
-  Comparison(const ServeConfig& from, const ServeConfig& to)
-      : old_config_(from), new_config_(to), from_(from), to_(to) {}
+  Comparison(const ServeConfig& from, const ServeConfig& to, bool may_swap)
+      : old_config_(from), new_config_(to), from_(from), to_(to), may_swap_(may_swap) {}
 
   absl::StatusOr<std::vector<std::string>> changes() {
     for (const auto& [name, entry] : from_.entries()) {
@@ -180,13 +187,15 @@ class Comparison {
     if (!absl::StartsWith(name, "server.") && (!has_table(from_, name) || !has_table(to_, name)))
       return;
     changes_.push_back(line);
-    if (needs == Needs::kRestart) refusals_.push_back(line + ", which needs a restart");
+    if (needs == Needs::kRestart || (needs == Needs::kSwap && !may_swap_))
+      refusals_.push_back(line + ", which needs a restart");
     if (needs == Needs::kNewVersion && keeps_version(name))
       refusals_.push_back(line + ", which needs a higher version of the experiment");
   }
 
   const ServeConfig &old_config_, &new_config_;
   const Listing from_, to_;
+  const bool may_swap_;
   std::vector<std::string> changes_, refusals_;
 };
 
@@ -200,8 +209,8 @@ std::string weights_text(const ExperimentConfig& experiment) {
 }
 
 absl::StatusOr<std::vector<std::string>> config_changes(const ServeConfig& from,
-                                                        const ServeConfig& to) {
-  return Comparison(from, to).changes();
+                                                        const ServeConfig& to, bool may_swap) {
+  return Comparison(from, to, may_swap).changes();
 }
 
 }  // namespace varve

@@ -10,9 +10,10 @@
 namespace varve {
 
 // "class.vip.priority: 1 -> 10", a line per change. kFailedPrecondition, with the line, for what
-// needs a restart, or a new version of an experiment. Salts are not told.
+// needs a restart (stacks too, unless may_swap), or a new version of an experiment. Salts are not
+// told.
 absl::StatusOr<std::vector<std::string>> config_changes(const ServeConfig& from,
-                                                        const ServeConfig& to);
+                                                        const ServeConfig& to, bool may_swap);
 
 // "main:95 int4:5"
 std::string weights_text(const ExperimentConfig& experiment);

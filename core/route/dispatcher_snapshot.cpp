@@ -83,16 +83,10 @@ std::vector<ExperimentConfig> with_stops(std::vector<ExperimentConfig> experimen
   return experiments;
 }
 
-absl::Status check_config(const ServeConfig& config, const DispatcherParts& parts) {
-  for (const StackConfig& stack : config.stacks) {
-    const auto found = parts.lanes.find(stack.name);
-    if (found == parts.lanes.end() || found->second == nullptr) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("found no lane for the stack ", stack.name, "; expected one"));
-    }
-  }
+absl::Status check_config(const ServeConfig& config, const std::set<std::string>& lanes,
+                          bool has_log) {
   const auto check_stack = [&](const std::string& table, const std::string& stack) {
-    if (parts.lanes.count(stack) != 0) return absl::OkStatus();
+    if (lanes.count(stack) != 0) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat(table, ": found the stack ", quoted(stack),
                                                    ", which has no lane; expected one that has"));
   };
@@ -101,7 +95,7 @@ absl::Status check_config(const ServeConfig& config, const DispatcherParts& part
     if (!status.ok()) return status;
   }
   for (const ExperimentConfig& experiment : config.experiments) {
-    if (parts.log == nullptr) {
+    if (!has_log) {
       return absl::FailedPreconditionError(absl::StrCat("experiment.", experiment.name,
                                                         ": found no log of exposures; expected "
                                                         "server.experiment_log_path at the start"));
@@ -136,6 +130,10 @@ absl::StatusOr<Placement> place_in(const Snapshot& snapshot, const Arrival& arri
   placement.deadline = absl::Now() + one->deadline;
   const absl::Status status = choose_arm(snapshot, arrival, placement);
   if (!status.ok()) return status;
+  const LaneInfo& lane = snapshot.lanes.at(placement.stack);
+  placement.lane = lane.lane;
+  placement.digest = lane.digest;
+  placement.generation = lane.generation;
   return placement;
 }
 

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -15,8 +16,11 @@ namespace varve {
 // Name of an experiment -> name of an arm -> why it was stopped.
 using Stops = std::map<std::string, std::map<std::string, std::string>>;
 
+using SnapshotLanes = std::map<std::string, LaneInfo>;  // by stack name
+
 // What requests are placed by. Never changes: a reload or a stop makes another.
 struct Snapshot {
+  SnapshotLanes lanes;
   std::shared_ptr<const ServeConfig> config;  // as it was read
   std::shared_ptr<const ApiKeys> keys;        // null: none
   Stops stops;
@@ -43,10 +47,11 @@ ExperimentEvent stop_event(const ExperimentConfig& experiment, const std::string
 absl::StatusOr<Stops> logged_stops(const std::string& path,
                                    const std::vector<ExperimentConfig>& experiments);
 
-// Whether lanes and log are there for all that `config` names.
-absl::Status check_config(const ServeConfig& config, const DispatcherParts& parts);
+// Whether lanes and log are there for all that `config` names. `lanes`: names of stacks.
+absl::Status check_config(const ServeConfig& config, const std::set<std::string>& lanes,
+                          bool has_log);
 
-// Dispatcher::place(), without the lane.
+// Dispatcher::place().
 absl::StatusOr<Placement> place_in(const Snapshot& snapshot, const Arrival& arrival);
 
 }  // namespace varve

@@ -93,6 +93,7 @@ class ThreadReplay final : public Replay {
       return;
     }
     queue_.push_back({placement, request, answer});
+    queue_.back().placement.lane.reset();  // it is played on the lanes of its time
     queued_tokens_ += n_tokens;
     ++counts_.kept;
     wake_.notify_all();
@@ -191,15 +192,18 @@ class ThreadReplay final : public Replay {
     return found->second;
   }
 
-  Lane* lane_of(const std::string& stack) const {
-    const auto found = parts_.dispatcher->lanes().find(stack);
-    return found == parts_.dispatcher->lanes().end() ? nullptr : found->second.get();
+  // Without a lane when there is none.
+  LaneInfo lane_of(const std::string& stack) const {
+    for (LaneInfo& info : parts_.dispatcher->lanes()) {
+      if (info.is_current && info.stack == stack) return std::move(info);
+    }
+    return {};
   }
 
   // The stack that is taken for the truth.
   std::string exact_stack(const ExperimentConfig& experiment) const {
     for (const char* name : {"exact", "full"}) {
-      if (lane_of(name) != nullptr) return name;
+      if (lane_of(name).lane != nullptr) return name;
     }
     return experiment.arms.front().stack;
   }
@@ -209,8 +213,8 @@ class ThreadReplay final : public Replay {
     if (!experiment.has_value()) return;
     const size_t arm = experiment->arms.size() - 1;
     const std::string exact_name = exact_stack(*experiment);
-    Lane* const lane = lane_of(experiment->arms[arm].stack);
-    Lane* const exact = lane_of(exact_name);
+    const LaneInfo candidate = lane_of(experiment->arms[arm].stack);
+    const std::shared_ptr<Lane> lane = candidate.lane, exact = lane_of(exact_name).lane;
     if (lane == nullptr || exact == nullptr) return count(&Counts::failed);
     if (is_busy(*lane) || is_busy(*exact)) return count(&Counts::busy);
     Placement placement = job.placement;
@@ -218,6 +222,8 @@ class ThreadReplay final : public Replay {
     placement.arm = arm_name(*experiment, arm);
     placement.assignment.arm = arm;
     placement.lane = lane;
+    placement.digest = candidate.digest;
+    placement.generation = candidate.generation;
     shadow(job, placement);
     if (lane == exact || job.answer.empty() || cancel_->load() != 0) return;
     const absl::StatusOr<QualitySample> sample = compare(job, placement, *lane, *exact);
@@ -241,10 +247,7 @@ class ThreadReplay final : public Replay {
     const GenerateResult result = sink->wait();
     if (result.reason == FinishReason::kCancelled) return;
     if (parts_.log != nullptr) {
-      const auto digest = parts_.stack_digests.find(placement.stack);
-      Exposure row =
-          exposure_of(placement, job.request.id,
-                      digest == parts_.stack_digests.end() ? "" : digest->second, result);
+      Exposure row = exposure_of(placement, job.request.id, placement.digest, result);
       row.is_shadow = true;
       parts_.log->add(std::move(row));
     }

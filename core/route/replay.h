@@ -22,7 +22,6 @@ struct ReplayParts {
   Turnstile* turnstile = nullptr;
   ExposureLog* log = nullptr;  // for shadow rows
   Metrics* metrics = nullptr;
-  std::map<std::string, std::string> stack_digests;  // by stack name
 };
 
 // Thread-safe. One thread of low priority plays one request after the other; what comes faster is

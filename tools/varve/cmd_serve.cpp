@@ -76,6 +76,8 @@ Metrics::Names metric_names(const ServeConfig& config,
 PluginMetrics plugin_metrics(const PluginReport& report) {
   PluginMetrics metrics;
   metrics.name = absl::StrCat(report.info.kind, "/", report.info.name);
+  metrics.version = report.info.version;
+  metrics.sha256 = report.info.sha256;
   metrics.errors = report.misbehaved;
   metrics.has_worker = report.worker.has_value();
   if (!metrics.has_worker) return metrics;
@@ -89,10 +91,11 @@ PluginMetrics plugin_metrics(const PluginReport& report) {
 
 std::vector<LaneMetrics> lane_metrics(const Dispatcher& dispatcher) {
   std::vector<LaneMetrics> all;
-  for (const auto& [name, lane] : dispatcher.lanes()) {
-    const LaneStatus status = lane->status();
+  for (const LaneInfo& info : dispatcher.lanes()) {
+    const LaneStatus status = info.lane->status();
     LaneMetrics metrics;
-    metrics.stack = name;
+    metrics.stack = info.name();
+    metrics.generation = info.generation;
     metrics.running = status.running;
     metrics.waiting = status.waiting;
     metrics.concurrency = status.concurrency;
@@ -109,7 +112,7 @@ std::vector<LaneMetrics> lane_metrics(const Dispatcher& dispatcher) {
     metrics.kept_prefix_bytes = status.kept_prefix_bytes;
     metrics.budget_bytes = status.budget_bytes;
     metrics.used_bytes = status.used_bytes;
-    for (const PluginReport& report : lane->stack().report())
+    for (const PluginReport& report : info.lane->stack().report())
       metrics.plugins.push_back(plugin_metrics(report));
     all.push_back(std::move(metrics));
   }
@@ -123,6 +126,7 @@ absl::Status start_dispatcher(const ServeConfig& config, Serving& serving) {
   if (!lanes.ok()) return lanes.status();
   parts.lanes = std::move(lanes->by_stack);
   parts.stack_digests = lanes->digests;
+  parts.loader = stack_loader(serving.threads, serving.turnstile, serving.log.sink());
   serving.metrics = Metrics::make(metric_names(config, parts.lanes));
   parts.metrics = serving.metrics.get();
   if (!config.server.experiment_log_path.empty()) {
@@ -131,8 +135,7 @@ absl::Status start_dispatcher(const ServeConfig& config, Serving& serving) {
     if (!log.ok()) return log.status();
     parts.log = *std::move(log);
   }
-  ReplayParts replay{nullptr, &serving.turnstile, parts.log.get(), serving.metrics.get(),
-                     lanes->digests};
+  ReplayParts replay{nullptr, &serving.turnstile, parts.log.get(), serving.metrics.get()};
   parts.on_ended = [played = serving.replay](
                        const Placement& placement, const GenerateRequest& request,
                        const std::vector<int32_t>& answer,
@@ -168,7 +171,8 @@ absl::Status start_server(const ServeConfig& config, const Profile& profile, Ser
   service.log = serving.log.sink();
   service.version = VARVE_VERSION;
   service.model_name = profile.text("model", "name");
-  if (service.model_name.empty()) service.model_name = serving.dispatcher->main_lane().model().name;
+  if (service.model_name.empty())
+    service.model_name = serving.dispatcher->main_lane()->model().name;
   http::ServerOptions options;
   options.config = config.server;
   options.log = serving.log.sink();

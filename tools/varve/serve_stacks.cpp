@@ -7,24 +7,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/sha256.h"
-#include "core/route/dispatcher.h"
 #include "tools/varve/chosen_plugins.h"
 #include "tools/varve/model.h"
 
 namespace varve::cli {
 namespace {
 
-std::set<std::string> used_stacks(const ServeConfig& config) {
-  std::set<std::string> used = {kMainStack};
-  for (const ClassConfig& entry : config.classes) used.insert(entry.stack);
-  for (const ExperimentConfig& experiment : config.experiments) {
-    for (const ExperimentArm& arm : experiment.arms) used.insert(arm.stack);
-  }
-  return used;
-}
-
-// Plugins with their versions and values, and the model file's identity: memory made by one stack
-// is never taken for another's.
+// Plugins with their files, values and places, and the model file's identity: memory made by one
+// stack is never taken for another's.
 std::string digest_of(const Profile& profile, const std::vector<ChosenPlugin>& plugins) {
   std::string text;
   const auto add = [&text](std::string_view part) {
@@ -33,6 +23,10 @@ std::string digest_of(const Profile& profile, const std::vector<ChosenPlugin>& p
   for (const ChosenPlugin& plugin : plugins) {
     add(plugin.library.info.id);
     add(plugin.library.info.version);
+    add(plugin.library.info.sha256);
+    const Isolation& isolation = plugin.isolation;
+    add(absl::StrCat(isolation.is_worker, " ", isolation.deadline_ms, " ", isolation.memory_mb));
+    add(isolation.fallback);
     for (const auto& [key, setting] : plugin.values) {
       add(key);
       add(to_text(setting.value));
@@ -47,20 +41,41 @@ std::string digest_of(const Profile& profile, const std::vector<ChosenPlugin>& p
   return sha256_hex(text);
 }
 
-absl::Status start_lane(const ServeConfig& config, const StackConfig& stack, ThreadPool& threads,
-                        Turnstile& turnstile, const LogSink& log, Lanes& lanes) {
+absl::Status of_stack(const StackConfig& stack, const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat("stack ", stack.name, ": ", status.message()));
+}
+
+// The files may have been replaced between describing and loading them.
+absl::Status check_as_described(const Stack& stack, const std::vector<std::string>& sha256s) {
+  const std::vector<PluginReport> reports = stack.report();
+  for (size_t i = 0; i < reports.size(); ++i) {
+    if (i < sha256s.size() && reports[i].info.sha256 == sha256s[i]) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat(reports[i].info.path,
+                     ": found another file than a moment before; expected it to stay: "
+                     "reload again"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<StartedLane> start_lane(const ServeConfig& config, const StackConfig& stack,
+                                       ThreadPool& threads, Turnstile& turnstile,
+                                       const LogSink& log) {
+  log(LogLevel::kInfo, "host", absl::StrCat("loading stack ", stack.name));
   absl::StatusOr<std::vector<ChosenPlugin>> plugins = chosen_plugins(stack.profile);
   if (!plugins.ok()) return plugins.status();
   const std::string digest = digest_of(stack.profile, *plugins);
+  std::vector<std::string> sha256s;
+  for (const ChosenPlugin& plugin : *plugins) sha256s.push_back(plugin.library.info.sha256);
   absl::StatusOr<std::unique_ptr<Stack>> loaded =
       load_chosen_stack(*std::move(plugins), threads, log);
   if (!loaded.ok()) return loaded.status();
+  if (const absl::Status status = check_as_described(**loaded, sha256s); !status.ok())
+    return status;
   absl::StatusOr<std::unique_ptr<Lane>> lane =
       Lane::start(lane_options(stack, config.classes, digest), *std::move(loaded), &turnstile);
   if (!lane.ok()) return lane.status();
-  lanes.by_stack.emplace(stack.name, *std::move(lane));
-  lanes.digests.emplace(stack.name, digest);
-  return absl::OkStatus();
+  return StartedLane{*std::move(lane), digest};
 }
 
 }  // namespace
@@ -71,14 +86,26 @@ absl::StatusOr<Lanes> start_lanes(const ServeConfig& config, ThreadPool& threads
   Lanes lanes;
   for (const StackConfig& stack : config.stacks) {
     if (used.count(stack.name) == 0) continue;
-    log(LogLevel::kInfo, "host", absl::StrCat("loading stack ", stack.name));
-    const absl::Status status = start_lane(config, stack, threads, turnstile, log, lanes);
-    if (!status.ok()) {
-      return absl::Status(status.code(),
-                          absl::StrCat("stack ", stack.name, ": ", status.message()));
-    }
+    absl::StatusOr<StartedLane> started = start_lane(config, stack, threads, turnstile, log);
+    if (!started.ok()) return of_stack(stack, started.status());
+    lanes.by_stack.emplace(stack.name, std::move(started->lane));
+    lanes.digests.emplace(stack.name, std::move(started->digest));
   }
   return lanes;
+}
+
+StackLoader stack_loader(ThreadPool& threads, Turnstile& turnstile, LogSink log) {
+  StackLoader loader;
+  loader.digest = [](const StackConfig& stack) -> absl::StatusOr<std::string> {
+    const absl::StatusOr<std::vector<ChosenPlugin>> plugins = chosen_plugins(stack.profile);
+    if (!plugins.ok()) return plugins.status();
+    return digest_of(stack.profile, *plugins);
+  };
+  loader.start = [&threads, &turnstile, log = std::move(log)](const ServeConfig& config,
+                                                              const StackConfig& stack) {
+    return start_lane(config, stack, threads, turnstile, log);
+  };
+  return loader;
 }
 
 }  // namespace varve::cli

@@ -11,6 +11,7 @@
 #include "core/config/serve_config.h"
 #include "core/engine/lane.h"
 #include "core/engine/turnstile.h"
+#include "core/route/dispatcher.h"
 
 namespace varve::cli {
 
@@ -24,5 +25,8 @@ struct Lanes {
 // them; it and the turnstile outlive the lanes. Errors name the stack.
 absl::StatusOr<Lanes> start_lanes(const ServeConfig& config, ThreadPool& threads,
                                   Turnstile& turnstile, const LogSink& log);
+
+// Loads stacks for reloads. The loader must end before what it refers to.
+StackLoader stack_loader(ThreadPool& threads, Turnstile& turnstile, LogSink log);
 
 }  // namespace varve::cli

@@ -87,6 +87,9 @@ class FakeDispatcher final : public Dispatcher {
     serve.server.ping_interval = absl::InfiniteDuration();
   }
 
+  // What it keeps of requests keeps the lane in turn.
+  ~FakeDispatcher() override { lane->sinks.clear(); }
+
   absl::StatusOr<Placement> place(const Arrival& arrival) const override {
     arrivals.push_back(arrival);
     if (!arrival.forced_arm.empty() && arrival.who.scope != Scope::kAdmin)
@@ -98,7 +101,7 @@ class FakeDispatcher final : public Dispatcher {
     placement.arm = arrival.forced_arm;
     placement.max_prompt_tokens = max_prompt_tokens;
     placement.max_answer_tokens = 100;
-    placement.lane = lane;
+    placement.lane = lanes_.at("main");
     return placement;
   }
   absl::Status submit(const Arrival& arrival, const Placement& placement, GenerateRequest request,
@@ -110,8 +113,12 @@ class FakeDispatcher final : public Dispatcher {
     return absl::OkStatus();
   }
   absl::StatusOr<Identity> authenticate(std::string_view) const override { return Identity{}; }
-  const std::map<std::string, std::unique_ptr<Lane>>& lanes() const override { return lanes_; }
-  Lane& main_lane() const override { return *lane; }
+  std::vector<LaneInfo> lanes() const override {
+    std::vector<LaneInfo> all;
+    for (const auto& [name, one] : lanes_) all.push_back({name, 1, "", true, one});
+    return all;
+  }
+  std::shared_ptr<Lane> main_lane() const override { return lanes_.at("main"); }
   absl::StatusOr<std::vector<std::string>> reload(const ServeConfig&) override {
     return std::vector<std::string>();
   }
@@ -129,7 +136,7 @@ class FakeDispatcher final : public Dispatcher {
   mutable std::vector<Arrival> arrivals;
 
  private:
-  std::map<std::string, std::unique_ptr<Lane>> lanes_;
+  std::map<std::string, std::shared_ptr<Lane>> lanes_;
 };
 
 class FakeResponder final : public Responder {

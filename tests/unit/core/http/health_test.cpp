@@ -100,8 +100,12 @@ class FakeDispatcher : public Dispatcher {
     return absl::OkStatus();
   }
   absl::StatusOr<Identity> authenticate(std::string_view) const override { return Identity{}; }
-  const std::map<std::string, std::unique_ptr<Lane>>& lanes() const override { return lanes_; }
-  Lane& main_lane() const override { return *lane_; }
+  std::vector<LaneInfo> lanes() const override {
+    std::vector<LaneInfo> all;
+    for (const auto& [name, one] : lanes_) all.push_back({name, 1, "", true, one});
+    return all;
+  }
+  std::shared_ptr<Lane> main_lane() const override { return lanes_.at("main"); }
   absl::StatusOr<std::vector<std::string>> reload(const ServeConfig&) override {
     return std::vector<std::string>{};
   }
@@ -114,7 +118,7 @@ class FakeDispatcher : public Dispatcher {
   void drain(absl::Time) override {}
 
  private:
-  std::map<std::string, std::unique_ptr<Lane>> lanes_;
+  std::map<std::string, std::shared_ptr<Lane>> lanes_;
   FakeLane* lane_;
 };
 

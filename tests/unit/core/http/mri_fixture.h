@@ -48,7 +48,7 @@ class StackDispatcher final : public Dispatcher {
     Placement placement;
     placement.class_name = arrival.who.class_name;
     placement.max_prompt_tokens = 4000;
-    placement.lane = lanes_.at(arrival.who.class_name).get();
+    placement.lane = lanes_.at(arrival.who.class_name);
     return placement;
   }
   absl::Status submit(const Arrival&, const Placement&, GenerateRequest,
@@ -60,8 +60,12 @@ class StackDispatcher final : public Dispatcher {
     return quota;
   }
   absl::StatusOr<Identity> authenticate(std::string_view) const override { return Identity{}; }
-  const std::map<std::string, std::unique_ptr<Lane>>& lanes() const override { return lanes_; }
-  Lane& main_lane() const override { return *lanes_.begin()->second; }
+  std::vector<LaneInfo> lanes() const override {
+    std::vector<LaneInfo> all;
+    for (const auto& [name, one] : lanes_) all.push_back({name, 1, "", true, one});
+    return all;
+  }
+  std::shared_ptr<Lane> main_lane() const override { return lanes_.begin()->second; }
   absl::StatusOr<std::vector<std::string>> reload(const ServeConfig&) override {
     return std::vector<std::string>();
   }
@@ -75,7 +79,7 @@ class StackDispatcher final : public Dispatcher {
 
   uint64_t charged = 0;                   // tokens
   absl::Status quota = absl::OkStatus();  // what charge() says
-  std::map<std::string, std::unique_ptr<Lane>> lanes_;
+  std::map<std::string, std::shared_ptr<Lane>> lanes_;
 };
 
 // Keys "a", "b" (tenants of class fast) and "slow" (of class slow, whose runtime takes its time).

@@ -25,7 +25,7 @@ TEST_F(DispatcherTest, ConversationsAreSplitAndStay) {
     const auto placement = dispatcher_->place(anonymous(absl::StrCat(i)));
     ASSERT_EQ(placement->arm, dispatcher_->place(anonymous(absl::StrCat(i)))->arm);
     ASSERT_EQ(placement->arm, placement->stack);
-    ASSERT_EQ(placement->lane, placement->arm == "full" ? full_ : main_);
+    ASSERT_EQ(placement->lane.get(), placement->arm == "full" ? full_ : main_);
     n_full += placement->arm == "full" ? 1 : 0;
   }
   EXPECT_NEAR(n_full, 500, 80);
@@ -235,8 +235,8 @@ TEST_F(DispatcherTest, BothArmsOfAnAaRunOnOneStack) {
   config.experiments[0].mode = "aa";
   config.experiments[0].arms[1].stack = "main";
   make(config);
-  EXPECT_EQ(dispatcher_->place(anonymous(conversation_on("main-2")))->lane, main_);
-  EXPECT_EQ(dispatcher_->place(anonymous(conversation_on("main")))->lane, main_);
+  EXPECT_EQ(dispatcher_->place(anonymous(conversation_on("main-2")))->lane.get(), main_);
+  EXPECT_EQ(dispatcher_->place(anonymous(conversation_on("main")))->lane.get(), main_);
 }
 
 TEST_F(DispatcherTest, AStoppedArmStaysStoppedUntilTheVersionChanges) {

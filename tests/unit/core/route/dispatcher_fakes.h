@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdlib>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -23,7 +24,11 @@ class FakeLane final : public Lane {
     std::shared_ptr<GenerateSink> sink;
   };
 
-  ~FakeLane() override { drain(absl::Now()); }
+  ~FakeLane() override {
+    drain(absl::Now());
+    if (on_closed) on_closed();
+  }
+  std::function<void()> on_closed;
 
   absl::Status submit(GenerateRequest request, std::shared_ptr<GenerateSink> sink,
                       CancelFlag) override {

@@ -81,6 +81,7 @@ class DispatcherTest : public testing::Test {
       *lane = made.get();
       parts.lanes[lane == &main_ ? "main" : "full"] = std::move(made);
     }
+    parts.loader = loader_;
     parts.metrics = &metrics_;
     parts.log = std::make_unique<FakeLog>(&logged_);
     parts.stack_digests = {{"main", "digest-of-main"}};
@@ -108,6 +109,7 @@ class DispatcherTest : public testing::Test {
     }
   }
 
+  StackLoader loader_;
   FakeMetrics metrics_;
   Logged logged_;
   std::vector<std::string> offered_;

@@ -22,7 +22,7 @@ TEST_F(DispatcherTest, ClassDecidesStackPriorityAndLimits) {
   config.classes[1].max_answer_tokens = 8;
   make(config);
   Arrival arrival = anonymous();
-  EXPECT_EQ(dispatcher_->place(arrival)->lane, main_);
+  EXPECT_EQ(dispatcher_->place(arrival)->lane.get(), main_);
   EXPECT_EQ(dispatcher_->place(arrival)->deadline, absl::InfiniteFuture());
   arrival.who.class_name = "vip";
   arrival.who.tenant = "team";
@@ -33,7 +33,7 @@ TEST_F(DispatcherTest, ClassDecidesStackPriorityAndLimits) {
   EXPECT_EQ(got.priority, 10u);
   EXPECT_EQ(got.max_tokens, 8u);
   EXPECT_LE(got.deadline, absl::Now() + absl::Seconds(60));
-  EXPECT_EQ(&dispatcher_->main_lane(), main_);
+  EXPECT_EQ(dispatcher_->main_lane().get(), main_);
 }
 
 TEST_F(DispatcherTest, WithoutKeysNobodyChoosesATier) {

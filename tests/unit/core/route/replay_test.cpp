@@ -49,9 +49,10 @@ class ReplayTest : public testing::Test {
       parts.lanes[stack.name] = *std::move(lane);
     }
     auto log = std::make_unique<FakeLog>(&logged_);
-    ReplayParts with{nullptr, &turnstile_, log.get(), &metrics_, {{"lossy", "digest"}}};
+    ReplayParts with{nullptr, &turnstile_, log.get(), &metrics_};
     parts.log = std::move(log);
     parts.metrics = &metrics_;
+    parts.stack_digests = {{"lossy", "digest"}};
     parts.on_ended = [replay = replay_](const Placement& placement, const GenerateRequest& request,
                                         const std::vector<int32_t>& answer, const GenerateResult&) {
       replay->offer(placement, request, answer);
