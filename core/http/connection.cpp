@@ -1,5 +1,7 @@
 #include "core/http/connection.h"
 
+#include <poll.h>
+
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <limits>
@@ -19,6 +21,8 @@ namespace beast = boost::beast;
 constexpr size_t kIdleReadBytes = 1024, kReadBytes = 32 << 10;
 // Requests that may wait behind the one being answered.
 constexpr size_t kPipelineBytesMax = 64 << 10;
+// With so many of them no read is pending, and the client is looked for so often instead.
+constexpr absl::Duration kLookInterval = absl::Milliseconds(50);
 // A body that comes more slowly than this, after header_timeout, is given up.
 constexpr uint64_t kBodyBytesPerSecondMin = 16 << 10;
 // How long a refused client may go on sending before the answer would be lost to a reset.
@@ -82,7 +86,8 @@ void Connection::close_soon() {
 
 void Connection::read() {
   if (is_reading_ || at_end_ || phase_ == Phase::kClosed) return;
-  if (phase_ == Phase::kAnswering && buffer_.size() >= kPipelineBytesMax) return;
+  if (phase_ == Phase::kAnswering && buffer_.size() >= kPipelineBytesMax)
+    return arm(read_timer_, kLookInterval, &Connection::look_for_client);
   is_reading_ = true;
   if (phase_ == Phase::kIdle && buffer_.size() == 0) {
     buffer_.clear();
@@ -95,11 +100,26 @@ void Connection::read() {
       [self = shared_from_this()](const ErrorCode& e, size_t got) { self->on_read(e, got); });
 }
 
+// A read would tell of the end only behind the bytes that are still in the way.
+void Connection::look_for_client() {
+  if (phase_ != Phase::kAnswering) return;
+  pollfd found{socket_.native_handle(), POLLRDHUP, 0};
+  if (poll(&found, 1, 0) == 1) {
+    on_read_end(asio::error::eof);
+  } else {
+    arm(read_timer_, kLookInterval, &Connection::look_for_client);
+  }
+}
+
 void Connection::on_read(const ErrorCode& error, size_t n_bytes) {
   is_reading_ = false;
   buffer_.commit(asio::buffer_copy(buffer_.prepare(n_bytes), asio::buffer(read_space_, n_bytes)));
   if (phase_ == Phase::kClosed) return;
   if (!error) return process();
+  on_read_end(error);
+}
+
+void Connection::on_read_end(const ErrorCode& error) {
   at_end_ = true;
   keep_alive_ = false;
   // A whole answer may still be on its way to a client that has stopped sending.
@@ -230,16 +250,18 @@ void Connection::dispatch() {
   request->body = std::move(parser_->get().body());
   begin_answer();
   // The plain pointer is safe: the workers are joined before the core is destroyed.
-  asio::post(core_->workers, [core = core_.get(), route = route_, request = std::move(request),
-                              responder = Exchange::responder(exchange_)] {
-    try {
-      route->handler(*request, responder);
-    } catch (const std::exception& e) {
-      core->log(LogLevel::kError,
-                absl::StrCat(route->pattern, ": ", e.what(), " id=", request->id));
-      responder->send(error_response(500, "an error inside the server; its log says more"));
-    }
-  });
+  asio::post(
+      route_->is_quiet ? core_->quiet_workers : core_->workers,
+      [core = core_.get(), route = route_, request = std::move(request),
+       responder = Exchange::responder(exchange_)] {
+        try {
+          route->handler(*request, responder);
+        } catch (const std::exception& e) {
+          core->log(LogLevel::kError,
+                    absl::StrCat(route->pattern, ": ", e.what(), " id=", request->id));
+          responder->send(error_response(500, "an error inside the server; its log says more"));
+        }
+      });
 }
 
 void Connection::begin_answer() {

@@ -16,9 +16,9 @@
 
 namespace varve::http {
 
-// A read is pending at all times, also while a handler works: so a client that goes away is
-// noticed, and requests that come early (pipelining) wait in the buffer. All methods run on the
-// socket's strand, except those marked [any].
+// A read is pending while a handler works: so a client that goes away is noticed, and requests that
+// come early (pipelining) wait in the buffer. Once that is full the client is looked for instead.
+// All methods run on the socket's strand, except those marked [any].
 class Connection final : public std::enable_shared_from_this<Connection> {
  public:
   // The socket's executor is a strand of core->io.
@@ -37,6 +37,8 @@ class Connection final : public std::enable_shared_from_this<Connection> {
 
   void read();
   void on_read(const ErrorCode& error, size_t n_bytes);
+  void on_read_end(const ErrorCode& error);
+  void look_for_client();
   void process();
   bool parse();  // false: wait for more bytes
   void on_head();

@@ -64,7 +64,7 @@ struct Route {
   std::string pattern;  // "/v1/contexts/{id}"
   Scope scope = Scope::kAdmin;
   Handler handler;
-  bool is_quiet = false;  // not logged: health and metrics
+  bool is_quiet = false;  // health and metrics: not logged, and with a worker thread of their own
   // Bodies may be application/octet-stream; else application/json alone.
   bool takes_binary = false;
 };

@@ -143,8 +143,10 @@ class BeastServer final : public Server {
       if (connection != nullptr) connection->close_soon();
     }
     open.clear();
-    core_->workers.stop();
-    core_->workers.join();
+    for (auto* workers : {&core_->workers, &core_->quiet_workers}) {
+      workers->stop();
+      workers->join();
+    }
     work_.reset();
     for (std::thread& thread : threads_) thread.join();
     listener_.reset();

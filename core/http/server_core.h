@@ -36,6 +36,7 @@ struct ServerCore {
   bool is_closing ABSL_GUARDED_BY(mutex) = false;
   boost::asio::io_context io;
   boost::asio::thread_pool workers{kHandlerThreads};
+  boost::asio::thread_pool quiet_workers{1};  // health and metrics: never behind the others
 };
 
 }  // namespace varve::http

@@ -228,6 +228,56 @@ TEST_F(ServerTest, TellsHandlersAtOnceThatTheClientIsGone) {
   EXPECT_TRUE(eventually([&] { return server_->connections() == 0; }));
 }
 
+// A second request that is larger than what waits in the buffer must not hide the end.
+TEST_F(ServerTest, TellsHandlersAlsoBehindAFullBuffer) {
+  start();
+  std::atomic<int> n_calls{0};
+  {
+    RawClient one = client();
+    one.send(request_text("GET /keep"));
+    kept()->on_gone([&] { ++n_calls; });
+    one.send(request_text("POST /echo", "X-Api-Key: user\r\n", std::string(100 << 10, 'x')));
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));  // until they are in the buffer
+    EXPECT_EQ(n_calls, 0);
+  }
+  EXPECT_TRUE(eventually([&] { return n_calls == 1; }));
+  EXPECT_TRUE(kept()->gone());
+}
+
+TEST_F(ServerTest, AFullBufferIsServedAfterwards) {
+  start();
+  RawClient one = client();
+  one.send(request_text("GET /keep"));
+  const std::string body(100 << 10, 'x');
+  const auto responder = kept();
+  one.send(request_text("POST /echo", "X-Api-Key: user\r\n", body));
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  responder->send({});
+  EXPECT_EQ(one.answer().status, 200);
+  EXPECT_EQ(one.answer().body, body);
+}
+
+TEST_F(ServerTest, ProbesDoNotWaitForOtherHandlers) {
+  std::atomic<int> n_busy{0};
+  std::atomic<bool> may_end{false};
+  routes_.push_back(
+      {"GET", "/busy", Scope::kPublic, [&](const Request&, std::shared_ptr<Responder> responder) {
+         ++n_busy;
+         while (!may_end) std::this_thread::yield();
+         responder->send({});
+       }});
+  start();
+  std::vector<RawClient> clients;
+  for (int i = 0; i < 4; ++i) {
+    clients.push_back(client());
+    clients.back().send(request_text("GET /busy"));
+  }
+  ASSERT_TRUE(eventually([&] { return n_busy == 2; }));
+  EXPECT_EQ(ask(request_text("GET /health")).body, "fine");
+  may_end = true;
+  for (RawClient& one : clients) EXPECT_EQ(one.answer().status, 200);
+}
+
 TEST_F(ServerTest, CompletedAnswersAreNotGone) {
   start();
   std::atomic<int> n_gone{0};
