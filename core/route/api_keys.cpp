@@ -317,4 +317,9 @@ absl::StatusOr<std::shared_ptr<const ApiKeys>> ApiKeys::load(
   return std::make_shared<const KeysFromFile>(*std::move(entries));
 }
 
+absl::StatusOr<std::shared_ptr<const ApiKeys>> load_keys(const ServeConfig& config) {
+  if (config.server.keys_path.empty()) return std::shared_ptr<const ApiKeys>();
+  return ApiKeys::load(config.server.keys_path, class_names(config));
+}
+
 }  // namespace varve

@@ -16,6 +16,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "core/config/serve_config.h"
 #include "core/route/identity.h"
 
 namespace varve {
@@ -37,6 +38,9 @@ class ApiKeys {
   };
   virtual Limits limits(std::string_view key_id) const = 0;
 };
+
+// Those of a configuration; null when it names no file.
+absl::StatusOr<std::shared_ptr<const ApiKeys>> load_keys(const ServeConfig& config);
 
 // Token buckets per key. Thread-safe; monotonic clock given by the caller.
 class Quotas {

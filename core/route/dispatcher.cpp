@@ -26,13 +26,6 @@ namespace {
 constexpr char kRetryAfterPayload[] = "varve/retry_after_ms";
 constexpr char kAnonymous[] = "anonymous";
 
-absl::StatusOr<std::shared_ptr<const ApiKeys>> load_keys(const ServeConfig& config) {
-  if (config.server.keys_path.empty()) return std::shared_ptr<const ApiKeys>();
-  return ApiKeys::load(config.server.keys_path, class_names(config));
-}
-
-double wall_seconds() { return static_cast<double>(absl::ToUnixMicros(absl::Now())) / 1e6; }
-
 // For durations: does not follow the wall clock's jumps.
 absl::Time steady_time() {
   return absl::UnixEpoch() + absl::FromChrono(std::chrono::steady_clock::now().time_since_epoch());

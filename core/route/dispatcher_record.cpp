@@ -29,6 +29,8 @@ double quantile(std::vector<float>& values, double q) {
 
 }  // namespace
 
+double wall_seconds() { return static_cast<double>(absl::ToUnixMicros(absl::Now())) / 1e6; }
+
 const char* outcome_name(FinishReason reason) {
   switch (reason) {
     case FinishReason::kStop:
@@ -76,8 +78,7 @@ Exposure exposure_of(const Placement& placement, const std::string& request_id,
   row.burn_in = placement.assignment.burn_in;
   row.block = placement.assignment.block;
   // The lane's times do not follow the wall clock, which the events of an experiment are told in.
-  const absl::Time arrived = absl::Now() - (result.ended - result.arrived);
-  row.wall_s = static_cast<double>(absl::ToUnixMicros(arrived)) / 1e6;
+  row.wall_s = wall_seconds() - absl::ToDoubleSeconds(result.ended - result.arrived);
   row.ttft_ms = 1000 * seconds_between(result.arrived, result.first_token);
   std::vector<float> gaps = result.token_gaps_ms;
   row.gap_p50_ms = quantile(gaps, 0.5);

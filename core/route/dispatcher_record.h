@@ -10,6 +10,9 @@
 
 namespace varve {
 
+// Now, as the exposure log counts: since 1970.
+double wall_seconds();
+
 // "stop", "length", "cancelled", "error".
 const char* outcome_name(FinishReason reason);
 

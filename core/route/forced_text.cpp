@@ -55,6 +55,10 @@ absl::Status ForcedText::open(uint64_t tokens_max) {
 }
 
 absl::Status ForcedText::step(std::span<const int32_t> tokens, uint32_t flags, bool wants_logits) {
+  if (where_.before_step) {
+    const absl::Status status = where_.before_step();
+    if (!status.ok()) return status;
+  }
   mri_step_seq seq{};
   seq.ctx = context_;
   seq.tokens = tokens.data();

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -24,6 +25,8 @@ class ForcedText {
     uint64_t n_vocabulary = 0;
     Turnstile* turnstile = nullptr;
     const std::atomic<uint32_t>* cancel = nullptr;  // non-zero: ends with kCancelled
+    // Before each step; may wait, and an error ends the text. May be empty.
+    std::function<absl::Status()> before_step = nullptr;
   };
   // Reads the prompt (at least one token). `n_answer`: how many tokens may be appended.
   static absl::StatusOr<std::unique_ptr<ForcedText>> read(const Where& where,

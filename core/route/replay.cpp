@@ -31,6 +31,9 @@ constexpr auto kRefreshEvery = std::chrono::seconds(2);
 constexpr int kNice = 10;
 constexpr absl::Duration kShadowTimeMax = absl::Minutes(10);
 constexpr double kBudgetShareMax = 0.8;
+// A comparison waits so long for lanes that have others to serve, which may be over in a step.
+constexpr auto kYieldMax = std::chrono::seconds(1);
+constexpr auto kYieldStep = std::chrono::milliseconds(5);
 
 struct Job {
   Placement placement;
@@ -227,6 +230,7 @@ class ThreadReplay final : public Replay {
     shadow(job, placement);
     if (lane == exact || job.answer.empty() || cancel_->load() != 0) return;
     const absl::StatusOr<QualitySample> sample = compare(job, placement, *lane, *exact);
+    if (absl::IsUnavailable(sample.status())) return count(&Counts::busy);
     if (!sample.ok()) return count(&Counts::failed);
     parts_.dispatcher->add_quality(*sample);
     count(&Counts::compared);
@@ -259,6 +263,17 @@ class ThreadReplay final : public Replay {
     count(&Counts::shadowed);
   }
 
+  // kUnavailable when clients keep one of them busy.
+  absl::Status wait_for_idle(const Lane& lane, const Lane& exact) const {
+    const auto end = std::chrono::steady_clock::now() + kYieldMax;
+    while (is_busy(lane) || is_busy(exact)) {
+      if (cancel_->load() != 0 || std::chrono::steady_clock::now() >= end)
+        return absl::UnavailableError("the stacks have clients to serve");
+      std::this_thread::sleep_for(kYieldStep);
+    }
+    return absl::OkStatus();
+  }
+
   absl::StatusOr<QualitySample> compare(const Job& job, const Placement& placement, Lane& lane,
                                         Lane& exact) {
     const uint64_t n_vocabulary = exact.model().vocab_size;
@@ -266,9 +281,9 @@ class ThreadReplay final : public Replay {
       return absl::FailedPreconditionError("the stacks have different vocabularies");
     const uint64_t n = std::min<uint64_t>(job.answer.size(), kComparedTokensMax);
     const auto read = [&](Lane& one) {
-      return ForcedText::read(
-          {one.stack().runtime(), n_vocabulary, parts_.turnstile, cancel_.get()},
-          job.request.prompt, n);
+      return ForcedText::read({one.stack().runtime(), n_vocabulary, parts_.turnstile, cancel_.get(),
+                               [&] { return wait_for_idle(lane, exact); }},
+                              job.request.prompt, n);
     };
     const absl::StatusOr<std::unique_ptr<ForcedText>> reference = read(exact);
     if (!reference.ok()) return reference.status();
@@ -280,7 +295,7 @@ class ThreadReplay final : public Replay {
     sample.arm = placement.arm;
     sample.request_id = job.request.id;
     sample.unit_hash = placement.assignment.unit_hash;
-    sample.wall_s = static_cast<double>(absl::ToUnixMicros(absl::Now())) / 1e6;
+    sample.wall_s = wall_seconds();
     sample.tokens = n;
     sample.depth_tokens = job.request.prompt.size();
     for (uint64_t i = 0; i < n; ++i) {

@@ -96,10 +96,7 @@ void print_keys(const std::vector<ChosenPlugin>& plugins) {
 absl::Status check_serving(const Profile& profile, const ProfileSources& sources) {
   const absl::StatusOr<ServeConfig> config = load_serve_config(profile, sources);
   if (!config.ok()) return config.status();
-  if (!config->server.keys_path.empty()) {
-    const auto keys = ApiKeys::load(config->server.keys_path, class_names(*config));
-    if (!keys.ok()) return keys.status();
-  }
+  if (const auto keys = load_keys(*config); !keys.ok()) return keys.status();
   for (const StackConfig& stack : config->stacks) {
     const auto plugins = chosen_plugins(stack.profile);
     if (!plugins.ok()) return plugins.status();

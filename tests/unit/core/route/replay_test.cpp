@@ -20,7 +20,7 @@ class ReplayTest : public testing::Test {
  protected:
   using Params = std::vector<std::pair<std::string, Value>>;
 
-  void start(double shadow_percent, Params lossy = {}) {
+  void start(double shadow_percent, Params lossy = {}, uint32_t concurrency = 16) {
     ServeConfig config;
     for (const char* name : {"main", "lossy"}) {
       StackConfig stack;
@@ -44,6 +44,7 @@ class ReplayTest : public testing::Test {
     for (const StackConfig& stack : config.stacks) {
       LaneOptions options;
       options.name = stack.name;
+      options.concurrency = options.concurrency_max = concurrency;
       auto lane = Lane::start(options, load(stack.name == "lossy" ? lossy : Params{}), &turnstile_);
       ASSERT_TRUE(lane.ok()) << lane.status();
       parts.lanes[stack.name] = *std::move(lane);
@@ -178,6 +179,25 @@ TEST_F(ReplayTest, DropsWhatComesFasterThanItCanPlay) {
   EXPECT_LT(counts.shadowed, counts.kept);
 }
 
+TEST_F(ReplayTest, AComparisonGivesWayToClients) {
+  start(100, {{"delay_ms", int64_t{10}}, {"trained_tokens", int64_t{100000}}}, 1);
+  ask("request-1", "round and ", 100);
+  while (replay_->counts().shadowed == 0) std::this_thread::yield();
+  // The comparison has a second to go when this comes.
+  GenerateRequest live;
+  live.prompt = bytes("live");
+  live.max_tokens = 90000;
+  auto sink = std::make_shared<test::Recorder>();
+  const auto cancel = std::make_shared<std::atomic<uint32_t>>(0);
+  ASSERT_TRUE(dispatcher_->lanes().at("lossy")->submit(std::move(live), sink, cancel).ok());
+  replay_->wait();
+  EXPECT_EQ(replay_->counts().busy, 1u);
+  EXPECT_EQ(replay_->counts().compared, 0u);
+  EXPECT_TRUE(samples().empty());
+  *cancel = 1;
+  sink->wait();
+}
+
 TEST_F(ReplayTest, AStoppedArmGetsNothingMore) {
   start(100);
   ASSERT_TRUE(dispatcher_->stop_arm("memory", "lossy", "test").ok());
@@ -217,6 +237,21 @@ TEST_F(ReplayTest, ReadsTheTextThatTheRuntimeWouldWrite) {
   EXPECT_TRUE((*text)->append('b').ok());
   EXPECT_TRUE((*text)->append('c').ok());
   EXPECT_FALSE((*text)->append('d').ok());  // more than was said
+}
+
+TEST_F(ReplayTest, ATextAsksBeforeEachStep) {
+  const std::shared_ptr<Stack> stack = load({});
+  int n_steps = 0;
+  const auto may_go_on = [&] {
+    return ++n_steps > 3 ? absl::UnavailableError("busy") : absl::OkStatus();
+  };
+  const auto text =
+      ForcedText::read({stack->runtime(), 258, &turnstile_, nullptr, may_go_on}, bytes("ab"), 9);
+  ASSERT_TRUE(text.ok()) << text.status();
+  EXPECT_TRUE((*text)->append('a').ok());
+  EXPECT_TRUE((*text)->append('b').ok());
+  EXPECT_EQ((*text)->append('a').code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(n_steps, 4);
 }
 
 TEST_F(ReplayTest, ACancelledTextSaysSo) {
