@@ -211,6 +211,7 @@ LaneStatus LaneImpl::status() const {
     const uint64_t oldest_us = queue_.waiting().front().arrived_us;
     status.oldest_wait = absl::Microseconds(static_cast<int64_t>(now_us - oldest_us));
   }
+  status.hot_limit_tokens = options_.hot_limit_tokens * status.running;
   status.kept_prefix_bytes = memory.kept_bytes;
   status.budget_bytes = memory.budget_bytes;
   status.used_bytes = memory.used_bytes;
@@ -238,6 +239,7 @@ void LaneImpl::reconfigure(const LaneOptions& options) {
     LaneOptions changed = options;
     changed.name = name_;
     changed.digest = digest_;
+    changed.hot_limit_tokens = options_.hot_limit_tokens;
     options_ = std::move(changed);
     queue_.set_capacity(queue_max());
   }

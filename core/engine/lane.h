@@ -37,6 +37,7 @@ struct LaneOptions {
   std::vector<std::string> peak_classes;
   // Digest of model and stack: the first part of every prefix key.
   std::string digest;
+  uint64_t hot_limit_tokens = 0;  // that its policy lets be hot in one context; 0: no limit
 };
 
 struct LaneStatus {
@@ -48,6 +49,7 @@ struct LaneStatus {
   absl::Duration oldest_wait = absl::ZeroDuration();
   mri_kv_usage usage{};  // of all running contexts
   uint64_t kept_prefix_bytes = 0, budget_bytes = 0, used_bytes = 0;
+  uint64_t hot_limit_tokens = 0;  // of all that run together; 0: no limit
   uint64_t demotions = 0;
 };
 

@@ -48,6 +48,7 @@ struct LaneMetrics {
   double last_progress_age_s = 0, oldest_wait_s = 0;
   mri_kv_usage usage{};
   uint64_t kept_prefix_bytes = 0, budget_bytes = 0, used_bytes = 0;
+  uint64_t hot_limit_tokens = 0;  // of all running requests together; 0: none
   std::vector<PluginMetrics> plugins;
 };
 

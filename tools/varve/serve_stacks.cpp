@@ -7,6 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "core/base/sha256.h"
+#include "core/engine/prefix_keys.h"
+#include "core/route/dispatcher.h"
 #include "tools/varve/chosen_plugins.h"
 #include "tools/varve/model.h"
 
@@ -58,6 +60,19 @@ absl::Status check_as_described(const Stack& stack, const std::vector<std::strin
   return absl::OkStatus();
 }
 
+// Newest and first tokens, in whole blocks. 0: no limit.
+uint64_t hot_limit(const std::vector<ChosenPlugin>& plugins) {
+  uint64_t newest = 0, first = 0;
+  for (const ChosenPlugin& plugin : plugins) {
+    if (plugin.table != "kv_tier") continue;
+    for (const auto& [key, setting] : plugin.values) {
+      if (key == "hot_tokens") newest = static_cast<uint64_t>(std::get<int64_t>(setting.value));
+      if (key == "sink_tokens") first = static_cast<uint64_t>(std::get<int64_t>(setting.value));
+    }
+  }
+  return newest == 0 ? 0 : newest + first + 2 * kPrefixBlockTokens;
+}
+
 absl::StatusOr<StartedLane> start_lane(const ServeConfig& config, const StackConfig& stack,
                                        ThreadPool& threads, Turnstile& turnstile,
                                        const LogSink& log) {
@@ -65,6 +80,8 @@ absl::StatusOr<StartedLane> start_lane(const ServeConfig& config, const StackCon
   absl::StatusOr<std::vector<ChosenPlugin>> plugins = chosen_plugins(stack.profile);
   if (!plugins.ok()) return plugins.status();
   const std::string digest = digest_of(stack.profile, *plugins);
+  LaneOptions options = lane_options(stack, config.classes, digest);
+  options.hot_limit_tokens = hot_limit(*plugins);
   std::vector<std::string> sha256s;
   for (const ChosenPlugin& plugin : *plugins) sha256s.push_back(plugin.library.info.sha256);
   absl::StatusOr<std::unique_ptr<Stack>> loaded =
@@ -73,7 +90,7 @@ absl::StatusOr<StartedLane> start_lane(const ServeConfig& config, const StackCon
   if (const absl::Status status = check_as_described(**loaded, sha256s); !status.ok())
     return status;
   absl::StatusOr<std::unique_ptr<Lane>> lane =
-      Lane::start(lane_options(stack, config.classes, digest), *std::move(loaded), &turnstile);
+      Lane::start(std::move(options), *std::move(loaded), &turnstile);
   if (!lane.ok()) return lane.status();
   return StartedLane{*std::move(lane), digest};
 }

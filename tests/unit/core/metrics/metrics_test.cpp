@@ -52,6 +52,7 @@ LaneMetrics lane() {
   l.usage.warm_tokens = 40;
   l.usage.bf16_bytes = 2500;  // 50 a token, 100 in f32
   l.budget_bytes = 1 << 20;
+  l.hot_limit_tokens = 96;
   l.plugins.resize(2);
   l.plugins[0].name = "attention/hybrid";
   l.plugins[0].errors = 2;
