@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A first tour of the server with curl, as the README has it: each command and what comes back.
+"""A first tour of the server with curl: the commands of README.md, some more, and what comes back.
 
 Usage: curl_test.py PROGRAM
 """
@@ -15,7 +15,20 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from server_process import FAKE, Server
 
 PROGRAM = ''
+README = os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..', '..', 'README.md')
 ADDRESS = 'localhost:8080'  # of the commands; the server under test has another port
+
+
+def json_objects(text):
+    """Those in a text of other things, which may follow each other without a line's end."""
+    decoder, found, at = json.JSONDecoder(), [], 0
+    while (at := text.find('{', at)) >= 0:
+        try:
+            value, at = decoder.raw_decode(text, at)
+            found.append(value)
+        except json.JSONDecodeError:
+            at += 1
+    return found
 
 
 class CurlTest(unittest.TestCase):
@@ -38,48 +51,35 @@ class CurlTest(unittest.TestCase):
     def json(self, command):
         return json.loads(self.curl(command))
 
-    def test_chat(self):
-        answer = self.json("""curl -s localhost:8080/v1/chat/completions \\
-          -H 'Content-Type: application/json' \\
-          -d '{"messages": [{"role": "user", "content": "Who may sign?"}], "max_tokens": 32}'""")
-        self.assertEqual(answer['choices'][0]['message']['content'], 'Who may sign?')
+    def test_readme(self):
+        """The block of shell commands under "Serve it", as a reader would paste it."""
+        with open(README, encoding='utf-8') as readme:
+            section = readme.read().split('\n## Serve it\n')[1].split('\n## ')[0]
+        blocks = [b for b in re.findall('^```\n(.*?)^```', section, re.MULTILINE | re.DOTALL)
+                  if b.startswith('curl ')]
+        self.assertEqual(len(blocks), 1, section)
+        document = self.server.write('document.txt', 'A text about nothing. ' * 40)
+        out = self.curl(f'VARVE_DOCUMENT={document}\nset -euo pipefail\n{blocks[0]}')
+        answers = json_objects(out)
+        self.assertEqual([a for a in answers if 'error' in a], [])
+        chats = [a for a in answers if a.get('object') == 'chat.completion']
+        self.assertEqual([chat['choices'][0]['message']['content'] for chat in chats],
+                         ['What is a varve?', 'What is Debian?', 'What is this text about?'])
+        [context] = [a for a in answers if a.get('object') == 'context']
+        self.assertEqual(context['name'], 'faq')
+        for chat in chats[1:]:
+            self.assertGreater(chat['usage']['prompt_tokens_details']['cached_tokens'],
+                               context['tokens'] - 32)
+        pieces = [a['choices'][0]['delta'].get('content', '') for a in answers
+                  if a.get('object') == 'chat.completion.chunk']
+        self.assertEqual(''.join(pieces), 'What is a varve?')
+        self.assertIn('[DONE]', out)
+        self.assertEqual([a['deleted'] for a in answers if 'deleted' in a], [True])
+        self.assertRegex(out, 'varve_cached\\w+.* [1-9]')
 
-    def test_stream(self):
-        answer = self.curl("""curl -sN localhost:8080/v1/chat/completions --json '{
-          "messages": [{"role": "user", "content": "Who may sign?"}], "stream": true}'""")
-        events = re.findall('^data: (.*)$', answer, re.MULTILINE)
-        self.assertEqual(events[-1], '[DONE]')
-        pieces = [json.loads(e)['choices'][0]['delta'].get('content', '') for e in events[:-1]]
-        self.assertEqual(''.join(pieces), 'Who may sign?')
-
-    def test_completions(self):
-        answer = self.json("""curl -s localhost:8080/v1/completions \\
-          --json '{"prompt": "one two ", "max_tokens": 8, "temperature": 0}'""")
-        self.assertEqual(answer['choices'][0]['text'], 'one two ')
-
-    def test_document(self):
-        text = 'A contract. ' * 40
-        path = self.server.write('contract.txt', text)
-        context = self.json(f"""python3 -c '
-import json, sys
-print(json.dumps({{"name": "contract", "text": open(sys.argv[1]).read()}}))' {path} |
-          curl -s localhost:8080/v1/contexts --json @-""")
-        self.assertEqual(context['name'], 'contract')
-        question = """curl -s localhost:8080/v1/chat/completions --json '{"context": "%s",
-          "messages": [{"role": "user", "content": "Who may sign?"}]}'""" % context['id']
-        answer = self.json(question)
-        self.assertEqual(answer['choices'][0]['message']['content'], 'Who may sign?')
-        self.assertGreater(answer['usage']['prompt_tokens_details']['cached_tokens'],
-                           context['tokens'] - 32)
-        self.assertEqual(len(self.json('curl -s localhost:8080/v1/contexts')['data']), 1)
-        self.assertTrue(self.json(
-            f'curl -s -X DELETE localhost:8080/v1/contexts/{context["id"]}')['deleted'])
-        self.assertEqual(self.json(question)['error']['type'], 'not_found_error')
-
-    def test_health_metrics_and_description(self):
+    def test_health_and_description(self):
         for path in ('livez', 'readyz', 'health'):
             self.curl(f'curl -sf localhost:8080/{path}')
-        self.assertIn('varve_build_info', self.curl('curl -sf localhost:8080/metrics'))
         self.assertIn('version', self.json('curl -sf localhost:8080/version'))
         self.assertEqual(len(self.json('curl -sf localhost:8080/v1/models')['data']), 1)
         self.assertEqual(self.json('curl -sf localhost:8080/openapi.json')['openapi'][:3], '3.1')
