@@ -110,6 +110,9 @@ TableSpec server_table() {
                  "sign of life in a stream that has nothing to say, s; 0: none"),
        int_key("choices_max", 8, 1, 1024, "n, and prompts of one request"),
        int_key("contexts_max", 64, 0, 1000000, "documents registered at once, per tenant"),
+       int_key(
+           "held_memory_percent", 50, 0, 100,
+           "most of a stack's kv_budget_mb that registered documents and /mri contexts may hold"),
        choice_key("unknown_fields", "ignore", "ignore|warn|reject",
                   "what to do with a request's unknown fields"),
        choice_key("log_format", "auto", "auto|text|json", "auto: text on a terminal"),

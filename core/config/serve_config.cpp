@@ -122,6 +122,7 @@ void Loader::load_server() {
   server.ping_interval = table.seconds("ping_interval_s");
   server.choices_max = table.small("choices_max");
   server.contexts_max = table.small("contexts_max");
+  server.held_memory_percent = table.small("held_memory_percent");
   server.unknown_fields = table.text("unknown_fields");
   server.log_format = table.text("log_format");
   server.log_level = table.text("log_level");

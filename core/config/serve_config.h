@@ -31,6 +31,7 @@ struct ServerConfig {
   absl::Duration header_timeout, idle_timeout, write_timeout, shutdown_timeout, ping_interval;
   uint32_t choices_max = 8;               // n, and prompts of one request
   uint32_t contexts_max = 64;             // registered at once, per tenant
+  uint32_t held_memory_percent = 50;      // of a stack's KV budget, for contexts between requests
   std::string unknown_fields = "ignore";  // ignore | warn | reject
   std::string log_format = "auto";        // auto | text | json
   std::string log_level = "info";

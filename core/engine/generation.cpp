@@ -100,9 +100,15 @@ bool Generation::is_end(int32_t token) const {
 Generation::Next Generation::end_with(FinishReason reason, int32_t token) {
   Next next;
   next.end = reason;
-  std::string rest = filter_.rest();
-  if (!rest.empty()) next.piece = Piece{token, std::move(rest), {}};
+  next.piece = rest();
+  if (next.piece.has_value()) next.piece->token = token;
   return next;
+}
+
+std::optional<Piece> Generation::rest() {
+  std::string text = filter_.rest();
+  if (text.empty()) return std::nullopt;
+  return Piece{0, std::move(text), {}};
 }
 
 absl::StatusOr<Generation::Next> Generation::next(std::span<float> logits) {

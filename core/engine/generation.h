@@ -62,6 +62,9 @@ class Generation {
   // Draws from the logits after the last token (they are changed). An error ends the sequence.
   absl::StatusOr<Next> next(std::span<float> logits);
 
+  // What is held back, where the answer is cut off. None when there is nothing.
+  std::optional<Piece> rest();
+
   uint64_t n_tokens() const { return n_tokens_; }  // of the answer, without an end token
 
  private:

@@ -202,11 +202,8 @@ LaneStatus LaneImpl::status() const {
   status.running = static_cast<uint32_t>(n_alive_ - queue_.size() - dropped_.size());
   status.queue_max = queue_max();
   status.step_clips = batcher_.clips();
-  // The wall clock may have jumped since.
-  if (last_progress_us_ > 0) {
-    status.last_progress =
-        absl::Now() - absl::Microseconds(static_cast<int64_t>(now_us - last_progress_us_));
-  }
+  if (last_progress_us_ > 0)
+    status.since_progress = absl::Microseconds(static_cast<int64_t>(now_us - last_progress_us_));
   if (queue_.size() > 0) {
     const uint64_t oldest_us = queue_.waiting().front().arrived_us;
     status.oldest_wait = absl::Microseconds(static_cast<int64_t>(now_us - oldest_us));

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,8 +45,8 @@ struct LaneStatus {
   uint32_t running = 0, waiting = 0, concurrency = 0, queue_max = 0;
   uint64_t steps = 0, step_clips = 0;  // answers of the batching plugin that broke a limit
   bool peak = false;
-  uint64_t progress = 0;                            // grows whenever tokens were computed
-  absl::Time last_progress = absl::InfinitePast();  // when that was, by the wall clock of now
+  uint64_t progress = 0;                         // grows whenever tokens were computed
+  std::optional<absl::Duration> since_progress;  // how long ago that was; none: never
   absl::Duration oldest_wait = absl::ZeroDuration();
   mri_kv_usage usage{};  // of all running contexts
   uint64_t kept_prefix_bytes = 0, budget_bytes = 0, used_bytes = 0;
@@ -65,7 +66,9 @@ class Lane {
   // kUnavailable after drain(), kInvalidArgument for a request that can never run (too long;
   // options the runtime lacks). A shadow request is refused unless the lane has spare room. On
   // success the sink gets on_end exactly once, whatever happens. Setting *cancel ends the request
-  // within a step. [any thread]
+  // within a step. Memory that is short ends a request with kResourceExhausted; where it would be
+  // on a machine of its own too, with kOutOfRange, or, in the midst of its answer, with kLength.
+  // [any thread]
   virtual absl::Status submit(GenerateRequest request, std::shared_ptr<GenerateSink> sink,
                               CancelFlag cancel) = 0;
   // From queue length and measured rate; at least one second. [any]

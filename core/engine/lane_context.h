@@ -32,6 +32,11 @@ struct LaneRuntime {
   mri::Peer<mri_timings_v1> timings;
 };
 
+// Nobody holds memory but one, who has `n_contexts` contexts: no kept prefixes, no other contexts.
+inline bool is_for_one(const mri_memory_usage& memory, uint64_t n_contexts) {
+  return memory.contexts == n_contexts && memory.kept_bytes == 0;
+}
+
 // Owns one context number: released at the end, whatever happens.
 class LaneContext {
  public:

@@ -114,6 +114,7 @@ class LaneImpl final : public Lane {
   bool demote_somebody(LaneSequence& sequence, uint64_t wanted_bytes);
   LaneSequence* whom_to_preempt(LaneSequence& sequence);
   void preempt(LaneSequence& sequence);
+  void end_without_room(LaneSequence& sequence, const absl::Status& status);
   void keep_all(LaneSequence& sequence);
 
   const std::shared_ptr<Stack> stack_;

@@ -3,6 +3,7 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "core/engine/lane_impl.h"
 
 namespace varve {
@@ -42,10 +43,10 @@ void LaneImpl::open(LaneSequence& sequence) {
         sequence.result.has_timings = sequence.context.enable_timings();
       return;
     }
-    if (!absl::IsResourceExhausted(opened.status()) || !make_room(sequence, kRoomTokensMin)) {
-      end(sequence, FinishReason::kError, opened.status());
-      return;
+    if (!absl::IsResourceExhausted(opened.status())) {
+      return end(sequence, FinishReason::kError, opened.status());
     }
+    if (!make_room(sequence, kRoomTokensMin)) return end_without_room(sequence, opened.status());
     if (!is_running(&sequence)) return;
   }
 }
@@ -122,6 +123,27 @@ void LaneImpl::preempt(LaneSequence& sequence) {
   queue_.put_back(owned->place);
   const uint64_t id = owned->id();
   waiting_.emplace(id, std::move(owned));
+}
+
+// When nobody else holds anything, to try again is in vain.
+void LaneImpl::end_without_room(LaneSequence& sequence, const absl::Status& status) {
+  const mri_memory_usage memory = runtime_.memory_usage();
+  if (memory.budget_bytes == 0) return end(sequence, FinishReason::kError, status);
+  if (!is_for_one(memory, sequence.context ? 1 : 0)) {
+    return end(sequence, FinishReason::kError,
+               absl::ResourceExhaustedError(absl::StrCat(
+                   status.message(), "; of the ", memory.budget_bytes,
+                   " bytes for keys and values ", "much is held by others: try again later")));
+  }
+  if (sequence.has_token) {
+    if (auto rest = sequence.generation->rest()) sequence.sink->on_piece(*std::move(rest));
+    return end(sequence, FinishReason::kLength, absl::OkStatus());
+  }
+  end(sequence, FinishReason::kError,
+      absl::OutOfRangeError(absl::StrCat(
+          "found a prompt of ", sequence.request.prompt.size(), " tokens; expected one that fits ",
+          "the ", memory.budget_bytes, " bytes for keys and values of stack ", name_, ", which ",
+          sequence.n_read, " of them filled with nobody else there: send less text")));
 }
 
 void LaneImpl::keep_all(LaneSequence& sequence) {

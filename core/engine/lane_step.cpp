@@ -105,10 +105,11 @@ void LaneImpl::fail_one(const Share& share, const absl::Status& status) {
   LaneSequence& sequence = *share.sequence;
   if (absl::IsCancelled(status)) {
     end(sequence, FinishReason::kCancelled, status);
-  } else if (!absl::IsResourceExhausted(status) || !make_room(sequence, share.n_tokens)) {
-    // What the context holds now is not known.
-    if (!absl::IsResourceExhausted(status)) sequence.context.release();
+  } else if (!absl::IsResourceExhausted(status)) {
+    sequence.context.release();  // what it holds now is not known
     end(sequence, FinishReason::kError, status);
+  } else if (!make_room(sequence, share.n_tokens)) {
+    end_without_room(sequence, status);
   }
 }
 

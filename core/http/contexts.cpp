@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/engine/prefix_keys.h"
 #include "core/http/request_json.h"
 
 namespace varve::http {
@@ -18,7 +19,8 @@ absl::Status not_found(const std::string& id) {
 
 }  // namespace
 
-absl::Status Contexts::reserve(const std::string& tenant, uint32_t contexts_max) {
+absl::StatusOr<Contexts::Place> Contexts::reserve(const std::string& tenant,
+                                                  uint32_t contexts_max) {
   const MutexLock lock(&mutex_);
   Tenant& entry = tenants_[tenant];
   if (entry.contexts.size() + entry.n_reserved >= contexts_max) {
@@ -29,7 +31,7 @@ absl::Status Contexts::reserve(const std::string& tenant, uint32_t contexts_max)
                       "", "contexts_max");
   }
   ++entry.n_reserved;
-  return absl::OkStatus();
+  return Place(shared_from_this(), tenant);
 }
 
 void Contexts::give_up(const std::string& tenant) {
@@ -37,11 +39,55 @@ void Contexts::give_up(const std::string& tenant) {
   --tenants_[tenant].n_reserved;
 }
 
-void Contexts::add(std::shared_ptr<const Context> context) {
+void Contexts::add(Place place, std::shared_ptr<const Context> context) {
+  {
+    const MutexLock lock(&mutex_);
+    Tenant& entry = tenants_[place.tenant_];
+    entry.contexts[context->id] = std::move(context);
+    --entry.n_reserved;
+  }
+  place.contexts_.reset();
+}
+
+Contexts::PinKey Contexts::key_of(const Context& context) {
+  PrefixKeys chain("", context.tenant);
+  const std::span<const mri_prefix_key> keys = chain.extend(context.prefix);
+  // Of less than a block nothing is kept: each has its own nothing.
+  std::string name = context.id;
+  if (!keys.empty()) name.assign(std::begin(keys.back().bytes), std::end(keys.back().bytes));
+  return {context.placement.lane.get(), context.tenant, std::move(name)};
+}
+
+void Contexts::pin(const Context& context) {
+  PinKey key = key_of(context);
   const MutexLock lock(&mutex_);
-  Tenant& entry = tenants_[context->tenant];
-  --entry.n_reserved;
-  entry.contexts[context->id] = std::move(context);
+  ++pins_[std::move(key)].n;
+}
+
+bool Contexts::unpin(const Context& context) {
+  const PinKey key = key_of(context);
+  const MutexLock lock(&mutex_);
+  const auto pin = pins_.find(key);
+  if (--pin->second.n > 0) return false;
+  pins_.erase(pin);
+  return true;
+}
+
+absl::Status Contexts::hold(const Context& context, std::shared_ptr<HeldMemory> memory,
+                            uint64_t bytes, uint32_t percent) {
+  const PinKey key = key_of(context);
+  const auto is_held = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return pins_.at(key).held.bytes() > 0;
+  };
+  {
+    const MutexLock lock(&mutex_);
+    if (is_held()) return absl::OkStatus();
+  }
+  HeldPart part;
+  const absl::Status status = part.hold(std::move(memory), *context.placement.lane, bytes, percent);
+  const MutexLock lock(&mutex_);
+  if (status.ok() && !is_held()) pins_.at(key).held = std::move(part);
+  return status;
 }
 
 absl::StatusOr<std::shared_ptr<const Context>> Contexts::find(const std::string& tenant,

@@ -1,5 +1,6 @@
 // Routes /v1/contexts: register a document once, ask about it many times.
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -28,15 +29,36 @@ json context_json(const Context& context) {
   return shown;
 }
 
-// One registration: a place among the tenant's contexts from reserve() to its end.
+// Memory that was lost before (an engine that was reset) is no failure of forgetting.
+void unpin(Contexts& contexts, const Context& context, const LogSink& log) {
+  if (!contexts.unpin(context)) return;
+  const absl::Status status = context.placement.lane->forget_prefix(context.tenant, context.prefix);
+  if (!status.ok() && log) {
+    log(LogLevel::kWarning, "http",
+        absl::StrCat(context.id, " was forgotten, its memory was not found: ", status.message()));
+  }
+}
+
+// One registration: a place among the tenant's contexts, and a pin, until it ends.
 class Registration final : public GenerateSink {
  public:
-  Registration(std::shared_ptr<Contexts> contexts, std::shared_ptr<Context> context,
-               std::shared_ptr<Responder> responder, std::shared_ptr<EventStream> stream)
-      : contexts_(std::move(contexts)),
+  Registration(const Service& service, uint32_t held_percent, Contexts::Place place,
+               std::shared_ptr<Context> context, std::shared_ptr<Responder> responder,
+               std::shared_ptr<EventStream> stream)
+      : contexts_(service.contexts),
+        held_(service.held),
+        log_(service.log),
+        held_percent_(held_percent),
         context_(std::move(context)),
         responder_(std::move(responder)),
-        stream_(std::move(stream)) {}
+        stream_(std::move(stream)),
+        place_(std::move(place)) {
+    contexts_->pin(*context_);
+  }
+  // What was not submitted left nothing to forget.
+  ~Registration() override {
+    if (!has_ended_) contexts_->unpin(*context_);
+  }
 
   void on_prompt_progress(uint64_t done, uint64_t n, uint64_t cached) override {
     if (stream_ == nullptr) return;
@@ -46,26 +68,38 @@ class Registration final : public GenerateSink {
   }
   void on_piece(Piece) override {}
   void on_end(const GenerateResult& result) override {
-    if (!result.status.ok()) return fail(result.status);
+    has_ended_ = true;
+    absl::Status status = result.status;
+    if (status.ok())
+      status = contexts_->hold(*context_, held_, resident_bytes(result.usage), held_percent_);
+    if (!status.ok()) {
+      unpin(*contexts_, *context_, log_);
+      return fail(with_prompt_param(std::move(status), context_->param));
+    }
     context_->cached_tokens = result.cached_tokens;
     const json shown = context_json(*context_);
-    contexts_->add(context_);
+    contexts_->add(*std::move(place_), context_);
     if (stream_ == nullptr) return reply(*responder_, shown);
     stream_->data(dump(shown));
     stream_->finish();
   }
 
   void fail(const absl::Status& status) {
-    contexts_->give_up(context_->tenant);
+    place_.reset();
     if (stream_ == nullptr) return responder_->send(error_response(status));
     stream_->fail(error_response(status));
   }
 
  private:
   const std::shared_ptr<Contexts> contexts_;
+  const std::shared_ptr<HeldMemory> held_;
+  const LogSink log_;
+  const uint32_t held_percent_;
   const std::shared_ptr<Context> context_;
   const std::shared_ptr<Responder> responder_;
   const std::shared_ptr<EventStream> stream_;  // null: answered whole
+  std::optional<Contexts::Place> place_;
+  bool has_ended_ = false;
 };
 
 absl::Status fill(Json& body, const Lane& lane, Context* context) {
@@ -73,6 +107,7 @@ absl::Status fill(Json& body, const Lane& lane, Context* context) {
   if (has_text == body.contains("messages"))
     return invalid("text", "expected either text or messages");
   context->name = body.value("name", "");
+  context->param = has_text ? "text" : "messages";
   context->is_template = body.value("template", true);
   if (!context->is_template) {
     if (!has_text) return invalid("messages", "found with \"template\": false, expected text");
@@ -120,36 +155,37 @@ absl::StatusOr<Prepared> prepare(const Service& service, const ServerConfig& con
   prepared.context->placement = prepared.placement;
   absl::Status status = fill(*body, *prepared.placement.lane, prepared.context.get());
   if (!status.ok()) return status;
-  const char* param = body->contains("text") ? "text" : "messages";
+  const char* const param = prepared.context->param;
   if (prepared.context->prefix.empty())
     return invalid(param, "found no tokens, expected at least one");
   status = check_prompt_length(prepared.placement, prepared.context->prefix.size(), true, param);
   if (!status.ok()) return status;
+  const auto room = service.held->room(*prepared.placement.lane, config.held_memory_percent);
+  if (!room.ok()) return room.status();
   return prepared;
 }
 
 void create(const Service& service, const Request& request,
             const std::shared_ptr<Responder>& responder) {
   const ServerConfig config = service.dispatcher->server_config();
-  absl::Status status = service.contexts->reserve(request.who.tenant, config.contexts_max);
-  if (!status.ok()) return responder->send(error_response(status));
+  absl::StatusOr<Contexts::Place> place =
+      service.contexts->reserve(request.who.tenant, config.contexts_max);
+  if (!place.ok()) return responder->send(error_response(place.status()));
   absl::StatusOr<Prepared> prepared = prepare(service, config, request);
-  if (!prepared.ok()) {
-    service.contexts->give_up(request.who.tenant);
-    return responder->send(error_response(prepared.status()));
-  }
+  if (!prepared.ok()) return responder->send(error_response(prepared.status()));
   std::shared_ptr<EventStream> stream;
   if (prepared->stream) stream = EventStream::start(responder, config.ping_interval);
   GenerateRequest reading;
   reading.id = request.id;
   reading.prompt = prepared->context->prefix;
   reading.pins_prefix = true;
-  const auto registration = std::make_shared<Registration>(service.contexts, prepared->context,
-                                                           responder, std::move(stream));
+  const auto registration =
+      std::make_shared<Registration>(service, config.held_memory_percent, *std::move(place),
+                                     prepared->context, responder, std::move(stream));
   const auto cancel = std::make_shared<std::atomic<uint32_t>>(0);
   responder->on_gone([cancel] { cancel->store(1); });
-  status = service.dispatcher->submit(prepared->arrival, prepared->placement, std::move(reading),
-                                      registration, cancel);
+  const absl::Status status = service.dispatcher->submit(prepared->arrival, prepared->placement,
+                                                         std::move(reading), registration, cancel);
   if (!status.ok()) registration->fail(status);
 }
 
@@ -169,14 +205,7 @@ absl::StatusOr<json> get(const Service& service, const Request& request) {
 absl::StatusOr<json> forget(const Service& service, const Request& request) {
   const auto context = service.contexts->remove(request.who.tenant, request.path_values.at("id"));
   if (!context.ok()) return context.status();
-  // Memory that was lost before (an engine that was reset) is no failure of forgetting.
-  const absl::Status status =
-      (*context)->placement.lane->forget_prefix((*context)->tenant, (*context)->prefix);
-  if (!status.ok() && service.log) {
-    service.log(LogLevel::kWarning, "http",
-                absl::StrCat((*context)->id,
-                             " was forgotten, its memory was not found: ", status.message()));
-  }
+  unpin(*service.contexts, **context, service.log);
   return json{{"id", (*context)->id}, {"object", "context.deleted"}, {"deleted", true}};
 }
 
@@ -184,6 +213,7 @@ absl::StatusOr<json> forget(const Service& service, const Request& request) {
 
 void add_context_routes(Service& service, std::vector<Route>& routes) {
   if (service.contexts == nullptr) service.contexts = std::make_shared<Contexts>();
+  if (service.held == nullptr) service.held = std::make_shared<HeldMemory>();
   const auto add = [&](const char* method, const char* pattern, Handler handler) {
     routes.push_back({method, pattern, Scope::kInference, std::move(handler), false});
   };

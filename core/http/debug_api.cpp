@@ -41,12 +41,10 @@ json attention_of(const mri_timings& sum) {
           {"advice", timings_advice(sum)}};
 }
 
-// One look has nothing to compare with, so this age is the wall clock's: for people, not for
-// probes.
+// Since the last token of all: for people. Probes compare two looks.
 absl::Duration progress_age(const LaneStatus& status) {
-  if (status.running == 0 || status.last_progress == absl::InfinitePast())
-    return absl::ZeroDuration();
-  return std::max(absl::Now() - status.last_progress, absl::ZeroDuration());
+  if (status.running == 0 || !status.since_progress.has_value()) return absl::ZeroDuration();
+  return *status.since_progress;
 }
 
 json lane_of(const LaneStatus& status) {

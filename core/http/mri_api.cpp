@@ -1,10 +1,12 @@
 // /mri/*: the runtime interface over HTTP. The mapping is described in core/http/README.md.
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "core/engine/lane_context.h"
 #include "core/http/mri_calls.h"
 #include "core/http/mri_queue.h"
 #include "core/http/mri_routes.h"
@@ -85,8 +87,8 @@ class MriRoutes {
     context->n_vocabulary = placement->lane->model().vocab_size;
     const absl::Status reserved = contexts_.reserve(context->tenant);
     if (!reserved.ok()) return reserved;
-    const auto run = [this, call, context, init = *std::move(init)] {
-      auto body = run_init(init, context.get(), service_.turnstile, call->cancel, &call->body);
+    auto run = [this, call, context, init = *std::move(init)]() mutable {
+      auto body = make_context(call, std::move(init), context.get());
       // Nobody would know of a context whose client has gone.
       if (!body.ok() || call->responder->gone()) {
         contexts_.unreserve(context->tenant);
@@ -95,7 +97,7 @@ class MriRoutes {
       }
       return deliver(call, std::move(body));
     };
-    const absl::Status queued = enqueue(call, *context, {}, run);
+    const absl::Status queued = enqueue(call, *context, {}, std::move(run));
     if (!queued.ok()) contexts_.unreserve(context->tenant);
     return queued;
   }
@@ -118,6 +120,8 @@ class MriRoutes {
       }
     }
     const auto first = step->seqs.front().context;
+    const auto room = service_.held->room(*first->placement.lane, held_percent());
+    if (!room.ok()) return room.status();
     Arrival arrival;
     arrival.who = request.who;
     const absl::Status charged = service_.dispatcher->charge(arrival, first->placement, n_tokens);
@@ -160,6 +164,35 @@ class MriRoutes {
   }
 
  private:
+  uint32_t held_percent() const { return service_.dispatcher->server_config().held_memory_percent; }
+
+  // The runtime itself keeps the context within what may be held now.
+  absl::StatusOr<nlohmann::json> make_context(const Call& call, MriInit init,
+                                              MriContext* context) const {
+    const Lane& lane = *context->placement.lane;
+    const absl::StatusOr<uint64_t> room = service_.held->room(lane, held_percent());
+    if (!room.ok()) return room.status();
+    const uint64_t asked_bytes = init.budget_bytes == 0 ? UINT64_MAX : init.budget_bytes;
+    if (const uint64_t most = std::min(asked_bytes, *room); most != UINT64_MAX)
+      init.budget_bytes = most;
+    mri_kv_usage usage{};
+    auto body = run_init(init, context, service_.turnstile, call->cancel, &call->body, &usage);
+    // With nobody else there, to try again is in vain.
+    if (absl::IsResourceExhausted(body.status()) && init.budget_bytes != 0 &&
+        is_for_one(LaneRuntime(lane.stack()).memory_usage(), 0)) {
+      return invalid("tokens",
+                     absl::StrCat(body.status().message(), ": found ", init.tokens.size(),
+                                  " tokens; expected as many as fit ", init.budget_bytes,
+                                  " bytes (budget_bytes, server.held_memory_percent): send less"),
+                     "context_length_exceeded");
+    }
+    if (!body.ok()) return body;
+    const absl::Status held =
+        context->held.hold(service_.held, lane, resident_bytes(usage), held_percent());
+    if (!held.ok()) return held;
+    return body;
+  }
+
   static std::function<void()> deliver(const Call& call, absl::StatusOr<nlohmann::json> body) {
     return [call, body = std::move(body)] { call->reply(body); };
   }
@@ -196,6 +229,7 @@ class MriRoutes {
 }  // namespace
 
 void add_mri_routes(Service& service, std::vector<Route>& routes, const MriLimits& limits) {
+  if (service.held == nullptr) service.held = std::make_shared<HeldMemory>();
   const auto mri = std::make_shared<MriRoutes>(service, limits);
   const auto add = [&](const char* method, const char* pattern, MriRoutes::Method call) {
     Route route{method, pattern, Scope::kInference,

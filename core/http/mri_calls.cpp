@@ -55,11 +55,26 @@ absl::StatusOr<uint64_t> count_logits(const MriStep& step, const MriLimits& limi
       ": ask for fewer tokens at a time"));
 }
 
+// The step tells of all its contexts together: each has its share by its tokens.
+void count_held(const MriStep& step, const std::vector<mri_step_seq>& seqs,
+                const mri_kv_usage& usage) {
+  const auto n_tokens = [](const mri_step_seq& seq) {
+    return seq.status == MRI_OK ? static_cast<double>(seq.position + seq.n_tokens) : 0;
+  };
+  double n_all = 0;
+  for (const mri_step_seq& seq : seqs) n_all += n_tokens(seq);
+  const auto bytes = static_cast<double>(resident_bytes(usage));
+  for (size_t i = 0; i < seqs.size(); ++i) {
+    if (seqs[i].status != MRI_OK) continue;
+    step.seqs[i].context->held.set(static_cast<uint64_t>(bytes * n_tokens(seqs[i]) / n_all));
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<nlohmann::json> run_init(const MriInit& init, MriContext* context,
                                         Turnstile* turnstile, const MriCancel& cancel,
-                                        MriAnswer* answer) {
+                                        MriAnswer* answer, mri_kv_usage* usage) {
   std::vector<float> logits(init.logits ? context->n_vocabulary : 0);
   auto req = sized<mri_init_req>();
   req.context_key = init.context_key;
@@ -86,6 +101,7 @@ absl::StatusOr<nlohmann::json> run_init(const MriInit& init, MriContext* context
   const mri_status status = runtime.table->init_context(runtime.self, &req, &rsp, &error);
   if (status != MRI_OK) return to_status("init_context", status, error);
   context->ctx = rsp.ctx;
+  *usage = rsp.usage;
   nlohmann::json body = {{"n_chunks", rsp.n_chunks},
                          {"n_chunks_retried", rsp.n_chunks_retried},
                          {"usage", usage_json(rsp.usage)}};
@@ -129,6 +145,7 @@ absl::StatusOr<nlohmann::json> run_step(const MriStep& step, const MriLimits& li
     status = runtime.table->forward_step(runtime.self, &req, &rsp, &error);
   }
   if (status != MRI_OK) return to_status("forward_step", status, error);
+  count_held(step, seqs, rsp.usage);
   nlohmann::json list = nlohmann::json::array();
   for (size_t i = 0; i < seqs.size(); ++i) {
     const MriStepSeq& from = step.seqs[i];
@@ -185,7 +202,7 @@ absl::StatusOr<nlohmann::json> run_summary(const MriSummary& summary, const MriC
                         {"out", std::move(out)}};
 }
 
-absl::StatusOr<nlohmann::json> run_evict(const MriEvict& evict, const MriContext& context,
+absl::StatusOr<nlohmann::json> run_evict(const MriEvict& evict, MriContext& context,
                                          uint32_t served) {
   auto req = sized<mri_evict_req>();
   req.request_id = evict.request_id;
@@ -199,6 +216,7 @@ absl::StatusOr<nlohmann::json> run_evict(const MriEvict& evict, const MriContext
   const mri_status status =
       context.runtime.table->evict_kv(context.runtime.self, context.ctx, &req, &rsp, &error);
   if (status != MRI_OK) return to_status("evict_kv", status, error);
+  context.held.set(context.held.bytes() - std::min(context.held.bytes(), rsp.bytes_freed));
   nlohmann::json body = {{"n_evicted", rsp.n_evicted}, {"bytes_freed", rsp.bytes_freed}};
   if (served >= MRI_1_1) {
     body["confirm_state"] = rsp.confirm_state;

@@ -65,17 +65,17 @@ struct MriEvict {
 absl::StatusOr<MriEvict> parse_evict(const MriFrame& frame, const MriLimits& limits);
 
 // Each runs in the calling thread and returns the body. `turnstile` may be null. run_init sets
-// context->ctx on success.
+// context->ctx and `usage` on success; run_step and run_evict keep the contexts' `held` up to date.
 absl::StatusOr<nlohmann::json> run_init(const MriInit& init, MriContext* context,
                                         Turnstile* turnstile, const MriCancel& cancel,
-                                        MriAnswer* answer);
+                                        MriAnswer* answer, mri_kv_usage* usage);
 absl::StatusOr<nlohmann::json> run_step(const MriStep& step, const MriLimits& limits,
                                         Turnstile* turnstile, const MriCancel& cancel,
                                         MriAnswer* answer);
 absl::StatusOr<nlohmann::json> run_summary(const MriSummary& summary, const MriContext& context,
                                            const MriLimits& limits);
 // `served`: MRI_1_0 answers have no confirmation, MRI_1_1 ones always do.
-absl::StatusOr<nlohmann::json> run_evict(const MriEvict& evict, const MriContext& context,
+absl::StatusOr<nlohmann::json> run_evict(const MriEvict& evict, MriContext& context,
                                          uint32_t served);
 
 }  // namespace varve::http

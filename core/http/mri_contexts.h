@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "core/base/mutex.h"
+#include "core/http/held_memory.h"
 #include "core/route/dispatcher.h"
 #include "mri/kind/runtime.h"
 #include "mri/sdk/host.hpp"
@@ -32,6 +33,7 @@ struct MriContext {
   uint64_t ctx = 0;  // the runtime's number for it
   uint32_t priority = 0;
   uint64_t n_vocabulary = 0;
+  HeldPart held;
   uint64_t id = 0;                                 // set by add(): the client's number for it
   std::chrono::steady_clock::time_point last_use;  // kept by MriContexts
 };

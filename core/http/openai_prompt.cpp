@@ -14,8 +14,6 @@ namespace {
 constexpr size_t kConversationTokens = 256;
 constexpr uint64_t kCompletionTokens = 16;  // OpenAI's default
 
-const char* param_of(const GenerateCall& call) { return call.is_chat ? "messages" : "prompt"; }
-
 absl::StatusOr<std::vector<int32_t>> completion_tokens(const PromptInput& input, const Lane& lane,
                                                        const Context* context) {
   std::vector<int32_t> tokens;
@@ -47,8 +45,27 @@ absl::StatusOr<std::vector<int32_t>> prompt_tokens(const GenerateCall& call, siz
   return tokens;
 }
 
-absl::Status check_context(const GenerateCall& call, const Context* context) {
-  if (context == nullptr || context->is_template == call.is_chat) return absl::OkStatus();
+// Whether the context's tokens mean to `lane` what they mean to its own.
+bool can_read(const Context& context, const Lane& lane) {
+  if (context.placement.lane.get() == &lane) return true;
+  if (context.placement.lane->model().vocab_size != lane.model().vocab_size) return false;
+  const auto meant = context.placement.lane->text().detokenize(context.prefix, true);
+  const auto read = lane.text().detokenize(context.prefix, true);
+  return meant.ok() && read.ok() && *meant == *read;
+}
+
+absl::Status check_context(const GenerateCall& call, const Placement& placement,
+                           const Context* context) {
+  if (context == nullptr) return absl::OkStatus();
+  if (!can_read(*context, *placement.lane)) {
+    return with_param(
+        absl::FailedPreconditionError(
+            absl::StrCat("context: found one of another model than that of stack ", placement.stack,
+                         ", which serves this request; expected one of the same: "
+                         "register the text again with this request's service_tier")),
+        "context", "context_model");
+  }
+  if (context->is_template == call.is_chat) return absl::OkStatus();
   return invalid("context", call.is_chat ? "was registered with \"template\": false, which is for "
                                            "completions; expected one registered for chats"
                                          : "was registered for chats; expected one registered with "
@@ -69,25 +86,35 @@ uint64_t no_limit_when_0(uint64_t limit) {
   return limit == 0 ? std::numeric_limits<uint64_t>::max() : limit;
 }
 
+// Longest context, prompt and answer together.
+uint64_t context_tokens(const Placement& placement) {
+  return no_limit_when_0(placement.lane->model().max_tokens);
+}
+
 }  // namespace
 
 absl::Status check_prompt_length(const Placement& placement, uint64_t n_tokens, bool wants_answer,
                                  std::string_view param) {
-  const uint64_t room = placement.lane->model().max_tokens - (wants_answer ? 1 : 0);
+  const uint64_t room = context_tokens(placement) - (wants_answer ? 1 : 0);
   const uint64_t limit = std::min(room, no_limit_when_0(placement.max_prompt_tokens));
   if (n_tokens <= limit) return absl::OkStatus();
   return invalid(param,
                  absl::StrCat("found ", n_tokens, " tokens, expected at most ", limit,
-                              " (the model's context is ", placement.lane->model().max_tokens,
+                              " (the model's context is ", context_tokens(placement),
                               " tokens, answer included). Nothing was cut: send less text"),
                  "context_length_exceeded");
+}
+
+absl::Status with_prompt_param(absl::Status status, std::string_view param) {
+  if (!absl::IsOutOfRange(status)) return status;
+  return with_param(std::move(status), param, "context_length_exceeded");
 }
 
 absl::StatusOr<std::vector<Prompt>> make_prompts(const GenerateCall& call,
                                                  const Placement& placement,
                                                  const Context* context) {
   const Lane& lane = *placement.lane;
-  absl::Status status = check_context(call, context);
+  absl::Status status = check_context(call, placement, context);
   if (status.ok()) status = check_biases(call, lane);
   std::vector<Prompt> prompts(call.is_chat ? 1 : call.prompts.size());
   for (size_t i = 0; status.ok() && i < prompts.size(); ++i) {
@@ -115,7 +142,7 @@ absl::StatusOr<std::vector<Prompt>> make_prompts(const GenerateCall& call,
 uint64_t answer_limit(const GenerateCall& call, const Placement& placement,
                       uint64_t prompt_tokens) {
   const uint64_t allowed = no_limit_when_0(placement.max_answer_tokens);
-  const uint64_t room = placement.lane->model().max_tokens - prompt_tokens;
+  const uint64_t room = context_tokens(placement) - prompt_tokens;
   return std::min(
       {call.max_tokens.value_or(call.is_chat ? allowed : kCompletionTokens), allowed, room});
 }

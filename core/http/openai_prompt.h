@@ -30,6 +30,10 @@ uint64_t answer_limit(const GenerateCall& call, const Placement& placement, uint
 absl::Status check_prompt_length(const Placement& placement, uint64_t n_tokens, bool wants_answer,
                                  std::string_view param);
 
+// What a lane says of a prompt that can never fit (kOutOfRange), for the client: the field and
+// context_length_exceeded. Any other status as it is.
+absl::Status with_prompt_param(absl::Status status, std::string_view param);
+
 // The client's id of the conversation, or one derived from how it begins.
 std::string conversation_of(const GenerateCall& call);
 

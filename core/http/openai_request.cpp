@@ -196,6 +196,8 @@ absl::StatusOr<GenerateCall> parse_chat(std::string_view body, const ParseOption
     (*parsed)["max_tokens"] = *max;
   const absl::Status status = take_generation(*parsed, options, &call);
   if (!status.ok()) return status;
+  if (call.max_tokens == 0)
+    return invalid("max_tokens", "found 0, expected 1 or more: a chat is answered");
   const bool wants_logprobs = flag(*parsed, "logprobs");
   const int n_top = parsed->value("top_logprobs", 0);
   if (n_top > 0 && !wants_logprobs)
@@ -227,6 +229,8 @@ absl::StatusOr<GenerateCall> parse_completion(std::string_view body, const Parse
   const absl::Status choices = check_choices(call, is_list ? prompt.size() : 1, options);
   if (!choices.ok()) return choices;
   call.echo = flag(*parsed, "echo");
+  if (call.max_tokens == 0 && !call.echo)
+    return invalid("max_tokens", "found 0, expected 1 or more, or \"echo\": true beside it");
   call.n_logprobs = parsed->value("logprobs", -1);
   if (call.stream && call.best_of > call.n)
     return invalid("best_of", "found more than n with stream, expected n: what is sent is chosen");

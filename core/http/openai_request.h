@@ -41,6 +41,11 @@ struct GenerateCall {
   std::vector<std::string> warnings;  // what was accepted and has no effect
 };
 
+// The field that the prompt came from.
+inline const char* param_of(const GenerateCall& call) {
+  return call.is_chat ? "messages" : "prompt";
+}
+
 // Pure. Errors name the field: with_param().
 absl::StatusOr<GenerateCall> parse_chat(std::string_view body, const ParseOptions& options);
 absl::StatusOr<GenerateCall> parse_completion(std::string_view body, const ParseOptions& options);

@@ -276,7 +276,7 @@ void Run::on_end(size_t index, const GenerateResult& result) {
       result.reason == FinishReason::kStop || result.reason == FinishReason::kLength;
   if (!is_whole) {
     fail(result.status.ok() ? absl::InternalError("the answer ended without a reason")
-                            : result.status);
+                            : with_prompt_param(result.status, param_of(parts_.call)));
   } else if (stream_ != nullptr) {
     if (parts_.call.echo && choice.n_pieces == 0) emit_echo(index);
     json last = {{"logprobs", nullptr}};

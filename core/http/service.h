@@ -16,6 +16,7 @@
 namespace varve::http {
 
 class Contexts;
+class HeldMemory;
 
 struct Service {
   Dispatcher* dispatcher = nullptr;  // outlives the server
@@ -27,6 +28,7 @@ struct Service {
   // Reads the profile and keys again: what changed, a line each. Any thread; may take a while.
   std::function<absl::StatusOr<std::vector<std::string>>()> reload;
   std::shared_ptr<Contexts> contexts;  // made by the first add_*_routes() that needs it
+  std::shared_ptr<HeldMemory> held;    // likewise
   Turnstile* turnstile = nullptr;      // the lanes': steps over /mri pass it too; null: they do not
 };
 

@@ -66,6 +66,7 @@ class Listing {
     add(table, "ping_interval_s", server.ping_interval);
     add(table, "choices_max", server.choices_max);
     add(table, "contexts_max", server.contexts_max);
+    add(table, "held_memory_percent", server.held_memory_percent);
     add(table, "unknown_fields", server.unknown_fields);
     add(table, "log_format", server.log_format, Needs::kRestart);
     add(table, "log_level", server.log_level);

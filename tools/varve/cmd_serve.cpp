@@ -14,6 +14,7 @@
 #include "core/http/service.h"
 #include "core/metrics/metrics.h"
 #include "core/plugin/crash_record.h"
+#include "core/route/api_keys.h"
 #include "core/route/dispatcher.h"
 #include "core/route/experiment_record.h"
 #include "core/route/exposure_log.h"
@@ -104,13 +105,13 @@ std::vector<LaneMetrics> lane_metrics(const Dispatcher& dispatcher) {
     metrics.step_clips = status.step_clips;
     metrics.demotions = status.demotions;
     metrics.peak = status.peak;
-    metrics.last_progress_age_s = status.last_progress == absl::InfinitePast()
-                                      ? 0
-                                      : absl::ToDoubleSeconds(absl::Now() - status.last_progress);
+    metrics.last_progress_age_s =
+        absl::ToDoubleSeconds(status.since_progress.value_or(absl::ZeroDuration()));
     metrics.oldest_wait_s = absl::ToDoubleSeconds(status.oldest_wait);
     metrics.usage = status.usage;
     metrics.kept_prefix_bytes = status.kept_prefix_bytes;
     metrics.budget_bytes = status.budget_bytes;
+    metrics.hot_limit_tokens = status.hot_limit_tokens;
     metrics.used_bytes = status.used_bytes;
     for (const PluginReport& report : info.lane->stack().report())
       metrics.plugins.push_back(plugin_metrics(report));
@@ -237,8 +238,8 @@ int drain(const ServeConfig& config, sigset_t signals, Serving& serving) {
   serving.replay->stop();
   serving.dispatcher->drain(deadline);
   const bool cut_off = is_busy && std::chrono::steady_clock::now() >= end;
-  const absl::Time last = absl::Now() + kLastBytes;
-  while (serving.server->open_requests() > 0 && absl::Now() < last)
+  const auto last = std::chrono::steady_clock::now() + absl::ToChronoMilliseconds(kLastBytes);
+  while (serving.server->open_requests() > 0 && std::chrono::steady_clock::now() < last)
     absl::SleepFor(absl::Milliseconds(10));
   serving.server->stop_accepting();
   serving.server.reset();
@@ -253,6 +254,8 @@ int serve(const CommandLine& line) {
   if (!profile.ok()) return report(profile.status(), kExitUsage);
   const absl::StatusOr<ServeConfig> config = load_serve_config(*profile, sources);
   if (!config.ok()) return report(config.status(), kExitUsage);
+  // Before models are loaded for nothing.
+  if (const auto keys = load_keys(*config); !keys.ok()) return report(keys.status(), kExitUsage);
   if (const absl::Status handled = install_crash_handler(*profile); !handled.ok())
     return report(handled, kExitUsage);
 
@@ -277,13 +280,14 @@ int serve(const CommandLine& line) {
 }  // namespace
 
 int cmd_serve(const Arguments& arguments) {
-  CommandLine line("varve serve [option]...",
-                   "Serves the profile's stacks over HTTP: OpenAI-compatible routes, request "
-                   "classes, experiments, metrics.\n"
-                   "SIGTERM or SIGINT: finish what runs, then end; the second one ends at once. "
-                   "SIGHUP: read keys, classes,\nweights, limits and log level anew.\n"
-                   "Exit codes: 0 all answers were finished; 1 could not start; 2 bad command line "
-                   "or profile;\n3 the shutdown time-out cut answers off; 130 a second signal.");
+  CommandLine line(
+      "varve serve [option]...",
+      "Serves the profile's stacks over HTTP: OpenAI-compatible routes, request "
+      "classes, experiments, metrics.\n"
+      "SIGTERM or SIGINT: finish what runs, then end; the second one ends at once. "
+      "SIGHUP: read keys, classes,\nweights, limits and log level anew.\n"
+      "Exit codes: 0 all answers were finished; 1 could not start; 2 bad command line, "
+      "profile or keys;\n3 the shutdown time-out cut answers off; 130 a second signal.");
   if (const std::optional<int> code = line.parse(arguments)) return *code;
   return serve(line);
 }

@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import unittest
 
@@ -140,6 +141,19 @@ class StartTest(unittest.TestCase):
         server = Server(PROGRAM, FAKE)
         self.addCleanup(server.stop)
         self.check_refused(merged(FAKE, {"server": {"port": server.port}}), str(server.port))
+
+    def test_broken_keys_are_found_before_a_model_is_loaded(self):
+        with tempfile.TemporaryDirectory() as folder:
+            keys = os.path.join(folder, 'keys.toml')
+            with open(keys, 'w', encoding='utf-8') as out:
+                out.write('[key.a]\nsha256 = "no digest"\n')
+            os.chmod(keys, 0o600)
+            run = subprocess.run(
+                [PROGRAM, 'serve', '--set', f'server.keys_path={keys}', '--set',
+                 f'model.path={folder}/none.gguf'], capture_output=True, text=True, timeout=60)
+        self.assertEqual(run.returncode, 2, run.stderr)
+        self.assertIn('keys.toml', run.stderr)
+        self.assertNotIn('loading stack', run.stderr)
 
     def test_exit_codes(self):
         run = subprocess.run([PROGRAM, 'serve', '--set', 'server.portt=1'], capture_output=True,

@@ -1,4 +1,5 @@
 // Prefixes that are shared, and memory that is short.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <thread>
@@ -7,6 +8,8 @@
 
 namespace varve::test {
 namespace {
+
+using testing::HasSubstr;
 
 Value number(int64_t n) { return Value(n); }
 
@@ -117,12 +120,44 @@ TEST_F(LaneMemoryTest, EqualsTakeTurnsWhenTheyDoNotFitTogether) {
   EXPECT_EQ(memory().contexts, 0u);
 }
 
-TEST_F(LaneMemoryTest, WhatNeverFitsFails) {
-  start({}, {{"kv_bytes_max", number(64 * 100)}, {"hot_tokens", number(100000)}});
+TEST_F(LaneMemoryTest, WhatNeverFitsIsTheClientsMistake) {
+  LaneOptions options;
+  options.step_tokens_max = 50;
+  start(options, {{"kv_bytes_max", number(64 * 100)}, {"hot_tokens", number(100000)}});
+  submit(request(std::string(64, 'k'), 1))->wait();  // a kept prefix is in nobody's way
   const auto sink = submit(request(std::string(500, 'x'), 4));
   EXPECT_EQ(sink->wait().reason, FinishReason::kError);
-  EXPECT_TRUE(absl::IsResourceExhausted(sink->wait().status)) << sink->wait().status;
+  EXPECT_TRUE(absl::IsOutOfRange(sink->wait().status)) << sink->wait().status;
+  EXPECT_THAT(sink->wait().status.message(), HasSubstr("a prompt of 500 tokens"));
+  EXPECT_THAT(sink->wait().status.message(), HasSubstr("6400 bytes"));
   EXPECT_TRUE(submit(request("small", 4))->wait().status.ok());
+  EXPECT_EQ(memory().contexts, 0u);
+}
+
+TEST_F(LaneMemoryTest, WhatDoesNotFitBesideOthersMayComeAgain) {
+  LaneOptions options;
+  options.step_tokens_max = 50;
+  start(options, {{"kv_bytes_max", number(64 * 1000)}, {"hot_tokens", number(100000)}});
+  GenerateRequest context = request(std::string(480, 'p'), 0);
+  context.pins_prefix = true;
+  submit(context)->wait();
+  const GenerateRequest large = request(std::string(1060, 'l'), 4);
+  const auto sink = submit(large);
+  EXPECT_TRUE(absl::IsResourceExhausted(sink->wait().status)) << sink->wait().status;
+  EXPECT_THAT(sink->wait().status.message(), HasSubstr("held by others"));
+  EXPECT_TRUE(lane_->forget_prefix("tenant", context.prompt).ok());
+  EXPECT_TRUE(submit(large)->wait().status.ok());
+}
+
+// Told as far as it came: nobody can do more with this prompt.
+TEST_F(LaneMemoryTest, AnAnswerThatFillsTheMemoryEndsByLength) {
+  start({}, {{"kv_bytes_max", number(64 * 100)}, {"hot_tokens", number(100000)}});
+  GenerateRequest r = request("abcdefgh", 500);
+  r.stop = {"habX"};  // the end of the text is held back at times
+  const auto sink = submit(r);
+  EXPECT_EQ(sink->wait().reason, FinishReason::kLength) << sink->wait().status;
+  EXPECT_GE(sink->wait().output_tokens, 90u);
+  EXPECT_EQ(sink->text(), repeated("abcdefgh", sink->wait().output_tokens)) << "none is held back";
   EXPECT_EQ(memory().contexts, 0u);
 }
 

@@ -310,11 +310,13 @@ TEST_F(LaneTest, GrowsWithTheQueueAndShrinksAfter) {
 // Whoever watches the lane compares two looks.
 TEST_F(LaneTest, ProgressStandsStillWhileNothingIsComputed) {
   start({});
+  EXPECT_FALSE(lane_->status().since_progress.has_value());
   submit(request("four steps", 4))->wait();
   while (lane_->status().progress < 4) std::this_thread::yield();
   const LaneStatus first = lane_->status(), second = lane_->status();
   EXPECT_EQ(first.progress, second.progress);
-  EXPECT_GT(first.last_progress, absl::InfinitePast());
+  ASSERT_TRUE(first.since_progress.has_value());
+  EXPECT_GE(*second.since_progress, *first.since_progress);
 }
 
 TEST_F(LaneTest, DrainsThenAborts) {

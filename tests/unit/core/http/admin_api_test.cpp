@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/http/service.h"
+#include "tests/unit/core/http/kept_responder.h"
 #include "tests/unit/core/route/dispatcher_fakes.h"
 
 namespace varve::http {
@@ -11,20 +12,6 @@ namespace {
 
 using nlohmann::json;
 using testing::HasSubstr;
-
-class Kept final : public Responder {
- public:
-  explicit Kept(Response* to) : to_(to) {}
-  void send(Response response) override { *to_ = std::move(response); }
-  void start(Response) override {}
-  void write(std::string) override {}
-  void finish() override {}
-  bool gone() const override { return false; }
-  void on_gone(std::function<void()>) override {}
-
- private:
-  Response* to_;
-};
 
 class AdminApiTest : public testing::Test {
  protected:

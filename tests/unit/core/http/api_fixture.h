@@ -5,10 +5,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <functional>
 #include <map>
 #include <memory>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -16,6 +16,7 @@
 
 #include "core/http/service.h"
 #include "mri/entry.h"
+#include "tests/unit/core/route/plain_fakes.h"
 
 extern "C" const mri_plugin_entry mri_plugin_entry_v1;  // of the fake runtime
 
@@ -26,7 +27,7 @@ using nlohmann::json;
 // What the lane does with a request, in the thread of submit().
 using Script = std::function<void(const GenerateRequest& request, GenerateSink& sink)>;
 
-class FakeLane final : public Lane {
+class FakeLane final : public PlainLane {
  public:
   FakeLane() {
     host_.struct_size = sizeof(host_);
@@ -49,17 +50,12 @@ class FakeLane final : public Lane {
     if (script) script(request, *sink);
     return absl::OkStatus();
   }
-  absl::Duration retry_after() const override { return absl::Seconds(1); }
-  LaneStatus status() const override { return {}; }
-  void drain(absl::Time) override {}
-  void reconfigure(const LaneOptions&) override {}
   absl::Status forget_prefix(const std::string& tenant, std::vector<int32_t> prompt) override {
     forgotten.emplace_back(tenant, std::move(prompt));
     return absl::OkStatus();
   }
   const Text& text() const override { return *text_; }
   const mri_model_info& model() const override { return model_; }
-  const Stack& stack() const override { std::abort(); }
 
   Script script;
   size_t n_accepted = 1000;
@@ -76,32 +72,33 @@ class FakeLane final : public Lane {
   std::unique_ptr<Text> text_;
 };
 
-class FakeDispatcher final : public Dispatcher {
+class FakeDispatcher final : public PlainDispatcher {
  public:
   FakeDispatcher() {
-    auto made = std::make_unique<FakeLane>();
-    lane = made.get();
-    lanes_["main"] = std::move(made);
     serve.server.choices_max = 8;
     serve.server.contexts_max = 2;
     serve.server.ping_interval = absl::InfiniteDuration();
   }
 
-  // What it keeps of requests keeps the lane in turn.
-  ~FakeDispatcher() override { lane->sinks.clear(); }
+  // What they keep of requests keeps the lanes in turn.
+  ~FakeDispatcher() override {
+    lane->sinks.clear();
+    other->sinks.clear();
+  }
 
   absl::StatusOr<Placement> place(const Arrival& arrival) const override {
     arrivals.push_back(arrival);
     if (!arrival.forced_arm.empty() && arrival.who.scope != Scope::kAdmin)
       return absl::PermissionDeniedError("arms are for admins");
     if (arrival.service_tier == "priority") return absl::PermissionDeniedError("no such tier");
+    if (throws) throw std::bad_alloc();
     Placement placement;
     placement.class_name = "standard";
-    placement.stack = "main";
+    placement.stack = arrival.service_tier == "other" ? "other" : "main";
     placement.arm = arrival.forced_arm;
     placement.max_prompt_tokens = max_prompt_tokens;
     placement.max_answer_tokens = 100;
-    placement.lane = lanes_.at("main");
+    placement.lane = lanes_.at(placement.stack);
     return placement;
   }
   absl::Status submit(const Arrival& arrival, const Placement& placement, GenerateRequest request,
@@ -109,34 +106,12 @@ class FakeDispatcher final : public Dispatcher {
     request.tenant = arrival.who.tenant;
     return placement.lane->submit(std::move(request), std::move(sink), std::move(cancel));
   }
-  absl::Status charge(const Arrival&, const Placement&, uint64_t) override {
-    return absl::OkStatus();
-  }
-  absl::StatusOr<Identity> authenticate(std::string_view) const override { return Identity{}; }
-  std::vector<LaneInfo> lanes() const override {
-    std::vector<LaneInfo> all;
-    for (const auto& [name, one] : lanes_) all.push_back({name, 1, "", true, one});
-    return all;
-  }
-  std::shared_ptr<Lane> main_lane() const override { return lanes_.at("main"); }
-  absl::StatusOr<std::vector<std::string>> reload(const ServeConfig&) override {
-    return std::vector<std::string>();
-  }
-  absl::Status stop_arm(const std::string&, const std::string&, const std::string&) override {
-    return absl::OkStatus();
-  }
-  void add_quality(const QualitySample&) override {}
-  std::vector<ExperimentStatus> experiments() const override { return {}; }
-  ServeConfig config() const override { return serve; }
-  void drain(absl::Time) override {}
 
-  FakeLane* lane = nullptr;
-  ServeConfig serve;
+  FakeLane* const lane = add_lane<FakeLane>("main");
+  FakeLane* const other = add_lane<FakeLane>("other");  // of service_tier other
   uint64_t max_prompt_tokens = 0;
+  bool throws = false;  // place() does
   mutable std::vector<Arrival> arrivals;
-
- private:
-  std::map<std::string, std::shared_ptr<Lane>> lanes_;
 };
 
 class FakeResponder final : public Responder {

@@ -217,6 +217,35 @@ TEST_F(BadRequest, Formats) {
   for (const auto& [field, param] : rows) expect({kChat, chat(field), param});
 }
 
+TEST_F(BadRequest, AnAnswerHasATokenAtLeast) {
+  expect({kText, R"({"prompt":"1234","max_tokens":0})", "max_tokens"});
+  expect({kText, R"({"prompt":"1234","max_tokens":0,"logprobs":1})", "max_tokens"});
+  expect({kChat, chat("\"max_tokens\":0"), "max_tokens"});
+  expect({kChat, chat("\"max_completion_tokens\":0"), "max_tokens"});
+}
+
+// What only a lane can know is answered as what was known before.
+TEST_F(BadRequest, WhatNeverFitsTheMemory) {
+  dispatcher.lane->script = [this](const GenerateRequest&, GenerateSink& sink) {
+    dispatcher.lane->requests.clear();
+    GenerateResult result;
+    result.status = absl::OutOfRangeError("found a prompt of 9 tokens");
+    sink.on_end(result);
+  };
+  expect({kText, R"({"prompt":"1234"})", "prompt", "context_length_exceeded"});
+  expect({kChat, chat("\"n\":1"), "messages", "context_length_exceeded"});
+  expect({"/v1/contexts", R"({"text":"1234"})", "text", "context_length_exceeded"});
+}
+
+// A runtime that names no limit has none.
+TEST_F(BadRequest, AModelWithoutALimitTakesEveryLength) {
+  dispatcher.lane->model_.max_tokens = 0;
+  call("POST", kText, R"({"prompt":"1234","max_tokens":0,"echo":true})");
+  EXPECT_EQ(status(), 200);
+  call("POST", kText, R"({"prompt":"1234"})");
+  EXPECT_EQ(status(), 200);
+}
+
 TEST_F(BadRequest, TooLongIsNeverCut) {
   dispatcher.max_prompt_tokens = 10;
   const json answer = post(kText, R"({"prompt":"01234567890"})");
@@ -228,7 +257,7 @@ TEST_F(BadRequest, TooLongIsNeverCut) {
   dispatcher.max_prompt_tokens = 0;
   dispatcher.lane->model_.max_tokens = 4;
   expect({kText, R"({"prompt":"1234"})", "prompt", "context_length_exceeded"});
-  call("POST", kText, R"({"prompt":"1234","max_tokens":0})");
+  call("POST", kText, R"({"prompt":"1234","max_tokens":0,"echo":true})");
   EXPECT_EQ(status(), 200);
   call("POST", kText, R"({"prompt":"123"})");
   EXPECT_EQ(status(), 200);
@@ -270,6 +299,9 @@ TEST_F(BadRequest, HeadersAreChecked) {
   expect({kText, text("\"n\":1"), "X-Conversation-Id"});
   base.headers = {{"X-Varve-Arm", "b"}};
   expect({kText, text("\"n\":1"), "", "permission_denied", 403});
+  base.headers = {{"X-Varve-Arm", ""}};  // as if it were not there
+  call("POST", kText, text("\"n\":1"));
+  EXPECT_EQ(status(), 200);
 }
 
 }  // namespace

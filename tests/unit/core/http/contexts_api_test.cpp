@@ -1,3 +1,5 @@
+#include <new>
+
 #include "core/http/contexts.h"
 #include "core/http/openapi.h"
 #include "tests/unit/core/http/api_fixture.h"
@@ -143,6 +145,100 @@ TEST_F(ContextsTest, OneThatFailsIsNotThere) {
   answer_with("");
   registered(R"({"text":"one"})");
   registered(R"({"text":"two"})");
+}
+
+TEST_F(ContextsTest, WhatThrowsTakesNoPlace) {
+  dispatcher.throws = true;
+  for (int i = 0; i < 3; ++i)
+    EXPECT_THROW(call("POST", kPath, R"({"text":"one"})"), std::bad_alloc);
+  dispatcher.throws = false;
+  registered(R"({"text":"one"})");
+  registered(R"({"text":"two"})");
+}
+
+// A lane keeps full blocks: texts that differ behind the last of them are one to it.
+TEST_F(ContextsTest, WhoSharesAPrefixKeepsItForTheOther) {
+  dispatcher.serve.server.contexts_max = 9;
+  const std::string text(64, 'd');
+  const auto completion = [](const std::string& t) {
+    return R"({"template":false,"text":")" + t + R"("})";
+  };
+  const std::string first = registered(completion(text));
+  const std::string twin = registered(completion(text));
+  const std::string alike = registered(completion(text + "!"));
+  dispatcher.lane->n_accepted = 0;
+  post(kPath, completion(text));  // refused: takes nothing away
+  dispatcher.lane->n_accepted = 100;
+  dispatcher.lane->script = [](const GenerateRequest&, GenerateSink& sink) {
+    GenerateResult result;
+    result.status = absl::CancelledError("gone");
+    sink.on_end(result);
+  };
+  post(kPath, completion(text));
+  answer_with("");
+  for (const std::string& id : {first, alike}) call("DELETE", kOne, "", {{"id", id}});
+  EXPECT_TRUE(dispatcher.lane->forgotten.empty());
+  call("DELETE", kOne, "", {{"id", twin}});
+  ASSERT_EQ(dispatcher.lane->forgotten.size(), 1u);
+  EXPECT_EQ(dispatcher.lane->forgotten[0].second, bytes_of(text));
+}
+
+TEST_F(ContextsTest, TogetherTheyHoldAShareOfTheMemory) {
+  dispatcher.serve.server.contexts_max = 9;
+  dispatcher.lane->now.budget_bytes = 1000;  // of which they may hold half
+  dispatcher.lane->script = [](const GenerateRequest&, GenerateSink& sink) {
+    GenerateResult result;
+    result.reason = FinishReason::kLength;
+    result.usage.hot_bytes = 100;
+    result.usage.warm_bytes = 200;
+    sink.on_end(result);
+  };
+  const std::string text(64, 'd');
+  const std::string first = registered(R"({"text":")" + text + R"("})");
+  registered(R"({"text":")" + text + R"("})");  // shares it
+  base.who.tenant = "tenant-b";
+  const json refused = post(kPath, R"({"text":"another"})");
+  EXPECT_EQ(status(), 429);
+  EXPECT_EQ(refused["error"]["code"], "held_memory");
+  EXPECT_THAT(refused["error"]["message"], HasSubstr("server.held_memory_percent"));
+  ASSERT_EQ(dispatcher.lane->forgotten.size(), 1u) << "what was read for it";
+  EXPECT_EQ(dispatcher.lane->forgotten[0].first, "tenant-b");
+  dispatcher.serve.server.held_memory_percent = 30;
+  const size_t n_read = dispatcher.lane->requests.size();
+  post(kPath, R"({"text":"another"})");
+  EXPECT_EQ(status(), 429);
+  EXPECT_EQ(dispatcher.lane->requests.size(), n_read) << "there is no room, so nothing is read";
+  dispatcher.serve.server.held_memory_percent = 100;
+  registered(R"({"text":"another"})");
+}
+
+TEST_F(ContextsTest, OneThatNeverFitsTheShareIsTheClientsMistake) {
+  dispatcher.lane->now.budget_bytes = 1000;
+  dispatcher.lane->script = [](const GenerateRequest&, GenerateSink& sink) {
+    GenerateResult result;
+    result.usage.hot_bytes = 501;
+    sink.on_end(result);
+  };
+  const json refused = post(kPath, R"({"text":"a long one"})");
+  EXPECT_EQ(status(), 400);
+  EXPECT_EQ(refused["error"]["param"], "text");
+  EXPECT_EQ(refused["error"]["code"], "context_length_exceeded");
+}
+
+TEST_F(ContextsTest, TokensOfAnotherModelAreRefused) {
+  const std::string id = registered(R"({"text":"DOC"})");
+  const std::string body =
+      R"({"context":")" + id +
+      R"(","service_tier":"other","messages":[{"role":"user","content":"Q"}]})";
+  dispatcher.other->script = dispatcher.lane->script;
+  post("/v1/chat/completions", body);
+  EXPECT_EQ(status(), 200) << "another stack of the same model";
+  EXPECT_EQ(dispatcher.other->requests.size(), 1u);
+  dispatcher.other->model_.vocab_size = 300;
+  const json refused = post("/v1/chat/completions", body);
+  EXPECT_EQ(status(), 409);
+  EXPECT_EQ(refused["error"]["param"], "context");
+  EXPECT_EQ(refused["error"]["code"], "context_model");
 }
 
 TEST_F(ContextsTest, StreamsItsProgress) {

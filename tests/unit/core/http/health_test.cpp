@@ -3,9 +3,10 @@
 
 #include <nlohmann/json.hpp>
 
-#include "absl/time/clock.h"
 #include "core/http/lane_watch.h"
 #include "core/http/service.h"
+#include "tests/unit/core/http/kept_responder.h"
+#include "tests/unit/core/route/plain_fakes.h"
 
 namespace varve::http {
 namespace {
@@ -55,85 +56,12 @@ TEST(LaneWatch, LanesAreApart) {
   EXPECT_EQ(watch.stalled_for("b", running(5), start + 2 * kStallMax), Clock::duration::zero());
 }
 
-class FakeLane : public Lane {
+class EmptyLane final : public PlainLane {
  public:
-  FakeLane() : stack_(*load_stack({})) {}
-
-  LaneStatus now;
-
-  absl::Status submit(GenerateRequest, std::shared_ptr<GenerateSink>, CancelFlag) override {
-    return absl::UnimplementedError("fake");
-  }
-  absl::Duration retry_after() const override { return absl::Seconds(1); }
-  LaneStatus status() const override { return now; }
-  void drain(absl::Time) override {}
-  void reconfigure(const LaneOptions&) override {}
-  absl::Status forget_prefix(const std::string&, std::vector<int32_t>) override {
-    return absl::OkStatus();
-  }
-  const Text& text() const override { return text_; }
-  const mri_model_info& model() const override { return model_; }
   const Stack& stack() const override { return *stack_; }
 
  private:
-  std::unique_ptr<Stack> stack_;
-  Text text_{nullptr, nullptr};
-  mri_model_info model_{};
-};
-
-class FakeDispatcher : public Dispatcher {
- public:
-  FakeDispatcher() {
-    auto lane = std::make_unique<FakeLane>();
-    lane_ = lane.get();
-    lanes_.emplace("main", std::move(lane));
-  }
-  FakeLane& lane() { return *lane_; }
-  ServeConfig settings;
-
-  absl::StatusOr<Placement> place(const Arrival&) const override { return Placement{}; }
-  absl::Status submit(const Arrival&, const Placement&, GenerateRequest,
-                      std::shared_ptr<GenerateSink>, CancelFlag) override {
-    return absl::UnimplementedError("fake");
-  }
-  absl::Status charge(const Arrival&, const Placement&, uint64_t) override {
-    return absl::OkStatus();
-  }
-  absl::StatusOr<Identity> authenticate(std::string_view) const override { return Identity{}; }
-  std::vector<LaneInfo> lanes() const override {
-    std::vector<LaneInfo> all;
-    for (const auto& [name, one] : lanes_) all.push_back({name, 1, "", true, one});
-    return all;
-  }
-  std::shared_ptr<Lane> main_lane() const override { return lanes_.at("main"); }
-  absl::StatusOr<std::vector<std::string>> reload(const ServeConfig&) override {
-    return std::vector<std::string>{};
-  }
-  absl::Status stop_arm(const std::string&, const std::string&, const std::string&) override {
-    return absl::OkStatus();
-  }
-  void add_quality(const QualitySample&) override {}
-  std::vector<ExperimentStatus> experiments() const override { return {}; }
-  ServeConfig config() const override { return settings; }
-  void drain(absl::Time) override {}
-
- private:
-  std::map<std::string, std::shared_ptr<Lane>> lanes_;
-  FakeLane* lane_;
-};
-
-class Kept : public Responder {
- public:
-  explicit Kept(Response* to) : to_(to) {}
-  void send(Response response) override { *to_ = std::move(response); }
-  void start(Response) override {}
-  void write(std::string) override {}
-  void finish() override {}
-  bool gone() const override { return false; }
-  void on_gone(std::function<void()>) override {}
-
- private:
-  Response* to_;
+  const std::unique_ptr<Stack> stack_ = *load_stack({});
 };
 
 class HealthTest : public testing::Test {
@@ -163,7 +91,8 @@ class HealthTest : public testing::Test {
   }
   json body(const std::string& pattern) { return json::parse(get(pattern).body); }
 
-  FakeDispatcher dispatcher_;
+  PlainDispatcher dispatcher_;
+  EmptyLane& lane_ = *dispatcher_.add_lane<EmptyLane>("main");
   std::unique_ptr<Metrics> metrics_;
   Service service_;
   std::vector<Route> routes_;
@@ -228,9 +157,9 @@ TEST_F(HealthTest, TheBoardSaysWhichRuleIsBroken) {
   request.timings.other_ns = 20;
   request.timings.n_tokens = 4;
   metrics_->record(request);
-  dispatcher_.lane().now = running(5);
-  dispatcher_.lane().now.last_progress = absl::Now() - absl::Minutes(5);
-  dispatcher_.lane().now.usage.hot_bytes = 77;
+  lane_.now = running(5);
+  lane_.now.since_progress = absl::Minutes(5);
+  lane_.now.usage.hot_bytes = 77;
   const json board = body("/debug/attention");
   EXPECT_EQ(board["attention"]["timed_tokens"], 4);
   EXPECT_EQ(board["attention"]["shares"]["local"], 0.8);
@@ -239,6 +168,7 @@ TEST_F(HealthTest, TheBoardSaysWhichRuleIsBroken) {
   EXPECT_EQ(board["attention"]["rules"][1]["broken"], false);
   EXPECT_EQ(board["attention"]["advice"].size(), 1u);
   EXPECT_EQ(board["stacks"][0]["lane"]["stalled"], true);
+  EXPECT_EQ(board["stacks"][0]["lane"]["no_progress_seconds"], 300);
   EXPECT_EQ(board["stacks"][0]["kv"]["hot_bytes"], 77);
 }
 

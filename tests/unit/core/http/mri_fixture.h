@@ -1,7 +1,6 @@
 // The MRI routes over a real server and a stack with the fake runtime.
 #pragma once
 
-#include <cstdlib>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -10,27 +9,18 @@
 
 #include "core/http/mri_routes.h"
 #include "server_fixture.h"
+#include "tests/unit/core/route/plain_fakes.h"
 
 namespace varve::http {
 
 using nlohmann::json;
 
 // Only what the MRI routes ask of it.
-class StackLane final : public Lane {
+class StackLane final : public PlainLane {
  public:
   explicit StackLane(std::unique_ptr<Stack> stack)
       : stack_(std::move(stack)), text_(stack_->text().table, stack_->text().self) {
     model_ = *text_.model_info();
-  }
-  absl::Status submit(GenerateRequest, std::shared_ptr<GenerateSink>, CancelFlag) override {
-    return absl::UnavailableError("not here");
-  }
-  absl::Duration retry_after() const override { return absl::Seconds(1); }
-  LaneStatus status() const override { return {}; }
-  void drain(absl::Time) override {}
-  void reconfigure(const LaneOptions&) override {}
-  absl::Status forget_prefix(const std::string&, std::vector<int32_t>) override {
-    return absl::OkStatus();
   }
   const Text& text() const override { return text_; }
   const mri_model_info& model() const override { return model_; }
@@ -42,7 +32,7 @@ class StackLane final : public Lane {
   mri_model_info model_{};
 };
 
-class StackDispatcher final : public Dispatcher {
+class StackDispatcher final : public PlainDispatcher {
  public:
   absl::StatusOr<Placement> place(const Arrival& arrival) const override {
     Placement placement;
@@ -51,35 +41,13 @@ class StackDispatcher final : public Dispatcher {
     placement.lane = lanes_.at(arrival.who.class_name);
     return placement;
   }
-  absl::Status submit(const Arrival&, const Placement&, GenerateRequest,
-                      std::shared_ptr<GenerateSink>, CancelFlag) override {
-    return absl::UnavailableError("not here");
-  }
   absl::Status charge(const Arrival&, const Placement&, uint64_t tokens) override {
     charged += tokens;
     return quota;
   }
-  absl::StatusOr<Identity> authenticate(std::string_view) const override { return Identity{}; }
-  std::vector<LaneInfo> lanes() const override {
-    std::vector<LaneInfo> all;
-    for (const auto& [name, one] : lanes_) all.push_back({name, 1, "", true, one});
-    return all;
-  }
-  std::shared_ptr<Lane> main_lane() const override { return lanes_.begin()->second; }
-  absl::StatusOr<std::vector<std::string>> reload(const ServeConfig&) override {
-    return std::vector<std::string>();
-  }
-  absl::Status stop_arm(const std::string&, const std::string&, const std::string&) override {
-    return absl::OkStatus();
-  }
-  void add_quality(const QualitySample&) override {}
-  std::vector<ExperimentStatus> experiments() const override { return {}; }
-  ServeConfig config() const override { return {}; }
-  void drain(absl::Time) override {}
 
   uint64_t charged = 0;                   // tokens
   absl::Status quota = absl::OkStatus();  // what charge() says
-  std::map<std::string, std::shared_ptr<Lane>> lanes_;
 };
 
 // Keys "a", "b" (tenants of class fast) and "slow" (of class slow, whose runtime takes its time).
@@ -104,16 +72,19 @@ class MriTest : public ServerTest {
     routes_.clear();
   }
 
-  void add_lane(const std::string& class_name, int64_t delay_ms) {
+  void add_lane(const std::string& class_name, int64_t delay_ms, int64_t kv_bytes_max = 0) {
     StackSpec spec;
     spec.plugin_directories = {VARVE_PLUGINS};
     spec.services.threads = &pool_;
     spec.plugins = {{"runtime",
                      "fake",
-                     {{"delay_ms", Value(delay_ms)}, {"record_path", Value(record_path())}}}};
+                     {{"delay_ms", Value(delay_ms)},
+                      {"kv_bytes_max", Value(kv_bytes_max)},
+                      {"record_path", Value(record_path())}}}};
     auto stack = load_stack(spec);
     EXPECT_TRUE(stack.ok()) << stack.status();
-    dispatcher_.lanes_[class_name] = std::make_unique<StackLane>(*std::move(stack));
+    lanes_[class_name] = dispatcher_.add_lane<StackLane>(class_name, *std::move(stack));
+    lanes_[class_name]->now.budget_bytes = static_cast<uint64_t>(kv_bytes_max);
   }
 
   void start_mri() {
@@ -143,6 +114,7 @@ class MriTest : public ServerTest {
   ThreadPool pool_;
   Turnstile turnstile_;
   StackDispatcher dispatcher_;
+  std::map<std::string, StackLane*> lanes_;  // by class
   Service service_;
   MriLimits limits_;
 };

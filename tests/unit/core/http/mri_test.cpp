@@ -264,6 +264,38 @@ TEST_F(MriTest, ContextsBelongToTheirTenantAndAreCapped) {
   make_context("again");
 }
 
+// So that the lane's own requests find the rest, whatever clients leave behind.
+TEST_F(MriTest, ContextsTogetherHoldAShareOfTheMemory) {
+  constexpr int64_t kTokens = 40, kTokenBytes = 64;
+  add_lane("fast", 0, kTokens * kTokenBytes);
+  start_mri();
+  const Answer never = post("init_context", {{"tokens", tokens(std::string(21, 'n'))}});
+  EXPECT_EQ(never.status, 400) << "half of them may be held";
+  EXPECT_EQ(json::parse(never.body)["error"]["code"], "context_length_exceeded");
+  const uint64_t first = make_context(std::string(15, 'a'));
+  const Answer beside = post("init_context", {{"tokens", tokens(std::string(6, 'b'))}}, "", "b");
+  EXPECT_EQ(beside.status, 429) << beside.body;
+  const uint64_t second = make_context(std::string(4, 'b'), "b");
+  const auto step = [&](uint64_t ctx, size_t n, const std::string& key) {
+    return post("forward_step",
+                {{"seqs", {{{"ctx", ctx}, {"tokens", tokens(std::string(n, 's'))}}}}}, "", key);
+  };
+  EXPECT_EQ(step(first, 1, "a").status, 200) << "20 of 20";
+  const Answer full = step(second, 1, "b");
+  EXPECT_EQ(full.status, 429);
+  EXPECT_TRUE(full.headers.contains("retry-after"));
+  EXPECT_EQ(json::parse(full.body)["error"]["code"], "held_memory");
+  EXPECT_EQ(post("init_context", {{"tokens", {1}}}, "", "b").status, 429);
+  ask(request_text(absl::StrCat("DELETE /mri/contexts/", first), "X-Api-Key: a\r\n"));
+  EXPECT_EQ(step(second, 1, "b").status, 200);
+  EXPECT_EQ(post("init_context", {{"tokens", tokens(std::string(20, 'e'))}}).status, 429);
+  const json evict = {{"ctx", second},
+                      {"ranges", {{{"first", 0}, {"count", 5}}}},
+                      {"granularity", MRI_EVICT_TOKEN}};
+  EXPECT_EQ(post("evict_kv", evict, "", "b").status, 200);
+  make_context(std::string(20, 'e'));  // what was evicted is free
+}
+
 TEST_F(MriTest, TokensCountAgainstTheKeysQuota) {
   start_mri();
   const uint64_t ctx = make_context("hello");

@@ -2,7 +2,6 @@
 // test ends it.
 #pragma once
 
-#include <cstdlib>
 #include <functional>
 #include <map>
 #include <memory>
@@ -11,13 +10,13 @@
 #include <vector>
 
 #include "core/base/mutex.h"
-#include "core/engine/lane.h"
 #include "core/metrics/metrics.h"
 #include "core/route/exposure_log.h"
+#include "tests/unit/core/route/plain_fakes.h"
 
 namespace varve {
 
-class FakeLane final : public Lane {
+class FakeLane final : public PlainLane {
  public:
   struct Job {
     GenerateRequest request;
@@ -42,7 +41,6 @@ class FakeLane final : public Lane {
     answer_ = std::move(status);
   }
   absl::Duration retry_after() const override { return absl::Milliseconds(2500); }
-  LaneStatus status() const override { return {}; }
   void drain(absl::Time) override {
     while (n_jobs() != 0) end(FinishReason::kError, absl::UnavailableError("the server stops"));
   }
@@ -54,12 +52,6 @@ class FakeLane final : public Lane {
     MutexLock lock(&mutex_);
     return options_;
   }
-  absl::Status forget_prefix(const std::string&, std::vector<int32_t>) override {
-    return absl::OkStatus();
-  }
-  const Text& text() const override { std::abort(); }
-  const mri_model_info& model() const override { std::abort(); }
-  const Stack& stack() const override { std::abort(); }
 
   size_t n_jobs() const {
     MutexLock lock(&mutex_);
