@@ -158,7 +158,8 @@ class FaultsTest(unittest.TestCase):
                     for n in (20, 1500, 20, 1500, 20, 20)]
             statuses = [run.result()[0] for run in runs]
         self.assertEqual([statuses[i] for i in (0, 2, 4, 5)], [200] * 4, statuses)
-        self.assertTrue(set(statuses) <= {200, 429, 503}, statuses)
+        # 1,500 tokens never fit; beside others the server cannot know that.
+        self.assertTrue({statuses[1], statuses[3]} <= {400, 429}, statuses)
         self.check_sound(server, reference)
 
     def test_sigterm_under_load_loses_nothing(self):
