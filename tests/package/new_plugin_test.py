@@ -109,7 +109,7 @@ class NewPlugin(unittest.TestCase):
         run = self.varve('plugin', 'check', text, returncode=1)
         self.assertIn('MRI-L001 error: not a sound ELF shared library', run.stdout)
         run = self.varve('plugin', 'check', os.path.join(folder, 'none.so'), returncode=2)
-        self.assertIn('none.so: found No such file or directory', run.stderr)
+        self.assertIn('none.so: found no such file', run.stderr)
         self.varve('plugin', 'check', returncode=2)
 
     def test_own_plugins_have_no_errors(self):
