@@ -1,6 +1,7 @@
 // The MRI routes over a real server and a stack with the fake runtime.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -46,7 +47,7 @@ class StackDispatcher final : public PlainDispatcher {
     return quota;
   }
 
-  uint64_t charged = 0;                   // tokens
+  std::atomic<uint64_t> charged{0};       // tokens; handlers have threads of their own
   absl::Status quota = absl::OkStatus();  // what charge() says
 };
 
