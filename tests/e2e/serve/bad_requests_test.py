@@ -45,7 +45,8 @@ class BadTest(unittest.TestCase):
         self.check_alive()
 
     def check_alive(self):
-        status, _, answer = self.server.request('POST', CHAT, ASK, 'sk-a')
+        # A model may end by itself when it draws at random.
+        status, _, answer = self.server.request('POST', CHAT, {**ASK, 'ignore_eos': True}, 'sk-a')
         self.assertEqual(status, 200, answer)
         self.assertEqual(answer['usage']['completion_tokens'], 2)
 
