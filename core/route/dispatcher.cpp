@@ -7,6 +7,7 @@
 #include <thread>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
 #include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
@@ -316,9 +317,8 @@ absl::StatusOr<std::vector<std::string>> LaneDispatcher::reload(const ServeConfi
     return absl::FailedPreconditionError(
         "found a reload under way; expected to be asked again when it has ended");
   }
-  absl::StatusOr<std::vector<std::string>> changes = reload_alone(config);
-  is_reloading_ = false;
-  return changes;
+  const absl::Cleanup ended = [this] { is_reloading_ = false; };
+  return reload_alone(config);
 }
 
 absl::StatusOr<std::vector<std::string>> LaneDispatcher::reload_alone(const ServeConfig& config) {

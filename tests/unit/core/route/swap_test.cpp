@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <new>
 #include <thread>
 
 #include "core/engine/turnstile.h"
@@ -186,6 +187,15 @@ TEST_F(SwapTest, OneReloadAtATime) {
   while_loading_ = [&] { meanwhile = refusal(); };
   EXPECT_TRUE(reload().ok());
   EXPECT_THAT(meanwhile, HasSubstr("found a reload under way"));
+  EXPECT_TRUE(reload().ok());
+}
+
+TEST_F(SwapTest, AReloadThatThrowsDoesNotBarTheNext) {
+  start();
+  digests_["main"] = "another";
+  while_loading_ = [] { throw std::bad_alloc(); };
+  EXPECT_THROW((void)reload(), std::bad_alloc);
+  while_loading_ = {};
   EXPECT_TRUE(reload().ok());
 }
 
