@@ -31,7 +31,8 @@ constexpr auto kRefreshEvery = std::chrono::seconds(2);
 constexpr int kNice = 10;
 constexpr absl::Duration kShadowTimeMax = absl::Minutes(10);
 constexpr double kBudgetShareMax = 0.8;
-// A comparison waits so long for lanes that have others to serve, which may be over in a step.
+// A replay and each step of a comparison wait so long for lanes that have others to serve: it may
+// be over in a step, and the request itself holds its place until those it tells have returned.
 constexpr auto kYieldMax = std::chrono::seconds(1);
 constexpr auto kYieldStep = std::chrono::milliseconds(5);
 
@@ -219,7 +220,7 @@ class ThreadReplay final : public Replay {
     const LaneInfo candidate = lane_of(experiment->arms[arm].stack);
     const std::shared_ptr<Lane> lane = candidate.lane, exact = lane_of(exact_name).lane;
     if (lane == nullptr || exact == nullptr) return count(&Counts::failed);
-    if (is_busy(*lane) || is_busy(*exact)) return count(&Counts::busy);
+    if (!wait_for_idle(*lane, *exact).ok()) return count(&Counts::busy);
     Placement placement = job.placement;
     placement.stack = experiment->arms[arm].stack;
     placement.arm = arm_name(*experiment, arm);

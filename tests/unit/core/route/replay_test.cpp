@@ -54,9 +54,10 @@ class ReplayTest : public testing::Test {
     parts.log = std::move(log);
     parts.metrics = &metrics_;
     parts.stack_digests = {{"lossy", "digest"}};
-    parts.on_ended = [replay = replay_](const Placement& placement, const GenerateRequest& request,
-                                        const std::vector<int32_t>& answer, const GenerateResult&) {
-      replay->offer(placement, request, answer);
+    parts.on_ended = [this](const Placement& placement, const GenerateRequest& request,
+                            const std::vector<int32_t>& answer, const GenerateResult&) {
+      replay_->offer(placement, request, answer);
+      std::this_thread::sleep_for(stays_after_offer_);
     };
     auto made = Dispatcher::make(config, std::move(parts));
     ASSERT_TRUE(made.ok()) << made.status();
@@ -110,6 +111,7 @@ class ReplayTest : public testing::Test {
   Logged logged_;
   FakeMetrics metrics_;
   std::shared_ptr<Replay> replay_ = Replay::make();
+  std::chrono::milliseconds stays_after_offer_{0};  // the request still holds its lane's place
   std::unique_ptr<Dispatcher> dispatcher_;
 };
 
@@ -179,11 +181,21 @@ TEST_F(ReplayTest, DropsWhatComesFasterThanItCanPlay) {
   EXPECT_LT(counts.shadowed, counts.kept);
 }
 
+TEST_F(ReplayTest, WaitsForThePlaceOfTheRequestItself) {
+  stays_after_offer_ = std::chrono::milliseconds(100);
+  start(100, {}, 1);
+  ask("request-1", "ab", 2);
+  wait_for(1);
+  EXPECT_EQ(replay_->counts().busy, 0u);
+  EXPECT_EQ(replay_->counts().shadowed, 1u);
+  EXPECT_EQ(replay_->counts().compared, 1u);
+}
+
 TEST_F(ReplayTest, AComparisonGivesWayToClients) {
-  start(100, {{"delay_ms", int64_t{10}}, {"trained_tokens", int64_t{100000}}}, 1);
+  start(100, {{"delay_ms", int64_t{30}}, {"trained_tokens", int64_t{100000}}}, 1);
   ask("request-1", "round and ", 100);
   while (replay_->counts().shadowed == 0) std::this_thread::yield();
-  // The comparison has a second to go when this comes.
+  // The comparison has three seconds to go when this comes.
   GenerateRequest live;
   live.prompt = bytes("live");
   live.max_tokens = 90000;
