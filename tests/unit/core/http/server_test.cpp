@@ -413,6 +413,9 @@ TEST_F(ServerTest, StopsAcceptingButEndsWhatIsUnderWay) {
   EXPECT_EQ(waiting.answer().status, 200);
   busy.send(request_text("GET /keep"));
   kept()->start({});
+  EXPECT_TRUE(eventually([&] { return server_->open_requests() == 1; }));
+  // An answer that ends after the stop closes its connection; this one is to be idle by then.
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
   server_->stop_accepting();
   EXPECT_EQ(server_->open_requests(), 1u);
   waiting.send(request_text("GET /health"));
