@@ -87,6 +87,20 @@ class NewPlugin(unittest.TestCase):
                 if kind == 'runtime':
                     self.assertIn('Which words?', answer['answer'])
 
+    def test_the_profile_that_its_readme_shows(self):
+        folder = os.path.join(self.installed.new_folder(), 'own')
+        self.varve('plugin', 'new', 'kv_tier', 'own', '--directory', folder)
+        self.installed.run('cmake', '--preset', 'release', '-DBUILD_TESTING=OFF',
+                           '-DCMAKE_CXX_FLAGS=-O0', cwd=folder)
+        self.installed.run('cmake', '--build', '--preset', 'release', cwd=folder)
+        with open(os.path.join(folder, 'README.md'), encoding='utf-8') as readme:
+            shown = re.search(r'```toml\n(.*?)```', readme.read(), re.S)[1]
+        profile = os.path.join(folder, 'profile.toml')
+        with open(profile, 'w', encoding='utf-8') as file:
+            file.write(shown.replace('<this folder>', folder)
+                       .replace('<where varve is installed>', self.installed.prefix))
+        self.assertEqual(self.varve('profile', 'check', profile).stdout, 'ok\n')
+
     def build_for_the_older_version(self, kind):
         folder = os.path.join(self.installed.new_folder(), 'old')
         self.varve('plugin', 'new', kind, 'old', '--directory', folder)
