@@ -84,10 +84,10 @@ std::string side_text(const Comparison& comparison, bool is_control) {
 void append_treatment(std::string& text, const AbReport& report, const TreatmentReport& treatment) {
   absl::StrAppendFormat(&text, "\n%s against %s (class %s)\n", treatment.arm, report.record.arms[0],
                         report.record.config.class_name);
-  absl::StrAppendFormat(&text, "  %-16s %-28s %-28s %s\n", "", "control", "treatment", "verdict");
+  absl::StrAppendFormat(&text, "  %-18s %-28s %-28s %s\n", "", "control", "treatment", "verdict");
   for (const Comparison& comparison : treatment.comparisons) {
     absl::StrAppendFormat(
-        &text, "%s %-16s %-28s %-28s %s\n", comparison.is_primary ? "*" : " ",
+        &text, "%s %-18s %-28s %-28s %s\n", comparison.is_primary ? "*" : " ",
         comparison.unit.empty() ? comparison.metric
                                 : absl::StrCat(comparison.metric, ", ", comparison.unit),
         side_text(comparison, true), side_text(comparison, false), verdict_text(comparison));

@@ -258,8 +258,8 @@ absl::Status LaneDispatcher::stop_arm(const std::string& experiment, const std::
     }
     if (*number == 0) {
       return absl::InvalidArgumentError(absl::StrCat("found the control ", quoted(arm),
-                                                     "; expected an arm that it can stand in "
-                                                     "for: ",
+                                                     ", which stands in for stopped arms; "
+                                                     "expected another one of ",
                                                      arms_text(*found)));
     }
     auto next = std::make_shared<Snapshot>(*snapshot_);
@@ -269,6 +269,10 @@ absl::Status LaneDispatcher::stop_arm(const std::string& experiment, const std::
     snapshot_ = std::move(next);
   }
   parts_.metrics->stopped(experiment, arm);
+  if (parts_.lines) {
+    parts_.lines(LogLevel::kWarning, "host",
+                 absl::StrCat("experiment ", experiment, ": arm ", arm, " stopped: ", why));
+  }
   if (parts_.log != nullptr) parts_.log->add(stop_event(changed, arm, why, wall_seconds()));
   return absl::OkStatus();
 }

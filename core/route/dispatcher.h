@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "core/base/log.h"
 #include "core/config/serve_config.h"
 #include "core/engine/lane.h"
 #include "core/metrics/metrics.h"
@@ -63,6 +64,7 @@ struct DispatcherParts {
   Metrics* metrics = nullptr;                          // outlives the dispatcher
   std::map<std::string, std::string> stack_digests;    // by stack name, for the exposure log
   StackLoader loader;                                  // empty: a reload cannot change stacks
+  LogSink lines;                                       // of stopped arms; may be empty
   // Told of each request on the control arm of an experiment with shadow_percent that ended well
   // (stop or length), unless it was forced there. Called by the lane's thread: must not block.
   std::function<void(const Placement&, const GenerateRequest& request,

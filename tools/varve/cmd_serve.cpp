@@ -128,6 +128,7 @@ absl::Status start_dispatcher(const ServeConfig& config, Serving& serving) {
   parts.lanes = std::move(lanes->by_stack);
   parts.stack_digests = lanes->digests;
   parts.loader = stack_loader(serving.threads, serving.turnstile, serving.log.sink());
+  parts.lines = serving.log.sink();
   serving.metrics = Metrics::make(metric_names(config, parts.lanes));
   parts.metrics = serving.metrics.get();
   if (!config.server.experiment_log_path.empty()) {

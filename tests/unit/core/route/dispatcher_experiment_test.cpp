@@ -194,11 +194,15 @@ TEST_F(DispatcherTest, StopArmWantsAnArmThatMayStop) {
   make(config);
   EXPECT_EQ(dispatcher_->stop_arm("x", "full", "why").code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(dispatcher_->stop_arm("canary", "x", "why").code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(dispatcher_->stop_arm("canary", "main", "why").code(),
-            absl::StatusCode::kInvalidArgument);
+  const absl::Status control = dispatcher_->stop_arm("canary", "main", "why");
+  EXPECT_EQ(control.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(control.message()),
+              testing::EndsWith("expected another one of main, full"));
+  EXPECT_EQ(lines_.size(), 0u);
   EXPECT_TRUE(dispatcher_->stop_arm("canary", "full", "first").ok());
   EXPECT_TRUE(dispatcher_->stop_arm("canary", "full", "second").ok());
   EXPECT_EQ(dispatcher_->experiments()[0].arms[1].stopped, "first");
+  EXPECT_EQ(lines_, std::vector<std::string>{"experiment canary: arm full stopped: first"});
 }
 
 TEST_F(DispatcherTest, AStopOutlivesTheServer) {

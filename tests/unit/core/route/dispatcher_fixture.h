@@ -83,6 +83,9 @@ class DispatcherTest : public testing::Test {
     }
     parts.loader = loader_;
     parts.metrics = &metrics_;
+    parts.lines = [this](LogLevel, std::string_view, std::string_view text) {
+      lines_.emplace_back(text);
+    };
     parts.log = std::make_unique<FakeLog>(&logged_);
     parts.stack_digests = {{"main", "digest-of-main"}};
     parts.on_ended = [this](const Placement& placement, const GenerateRequest& of,
@@ -113,6 +116,7 @@ class DispatcherTest : public testing::Test {
   FakeMetrics metrics_;
   Logged logged_;
   std::vector<std::string> offered_;
+  std::vector<std::string> lines_;
   FakeLane *main_ = nullptr, *full_ = nullptr;
   std::shared_ptr<Sink> sink_;
   std::unique_ptr<Dispatcher> dispatcher_;
