@@ -80,7 +80,9 @@ absl::StatusOr<std::pair<Json, const char*>> answer_schema(const Json& body) {
 absl::Status take_grammar(const Json& body, GenerateCall* call) {
   std::string& grammar = call->sampling.grammar;
   for (const char* name : {"grammar", "guided_grammar"}) {
-    if (body.contains(name)) grammar = body.at(name);
+    if (!body.contains(name)) continue;
+    grammar = body.at(name);
+    call->grammar_param = name;
   }
   const absl::StatusOr<std::pair<Json, const char*>> schema = answer_schema(body);
   if (!schema.ok()) return schema.status();
@@ -93,6 +95,7 @@ absl::Status take_grammar(const Json& body, GenerateCall* call) {
     absl::StatusOr<std::string> converted = json_schema_grammar(schema->first);
     if (!converted.ok()) return with_param(converted.status(), schema->second);
     grammar = *std::move(converted);
+    call->grammar_param = schema->second;
   } else if (wants_object) {
     grammar = json_object_grammar();
   }

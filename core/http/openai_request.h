@@ -38,6 +38,7 @@ struct GenerateCall {
   bool ignore_end = false, keeps_prefix = true;
   std::vector<std::string> stop;
   std::string service_tier, conversation, context;
+  std::string grammar_param;          // the field that sampling.grammar came from
   std::vector<std::string> warnings;  // what was accepted and has no effect
 };
 

@@ -159,7 +159,8 @@ void Run::submit() {
         parts_.arrival, parts_.placement, request_of(*choices_[i].prompt, i % parts_.call.best_of),
         std::make_shared<Sink>(shared_from_this(), i), cancel_);
     if (status.ok()) continue;
-    fail(status);
+    // What is left to be wrong with a request that was parsed is its grammar.
+    fail(absl::IsInvalidArgument(status) ? with_param(status, parts_.call.grammar_param) : status);
     const size_t n_left = choices_.size() - i;
     if (n_open_.fetch_sub(n_left) == n_left) ended();
     return;

@@ -42,7 +42,7 @@ long double number(const Value& value) {
 }
 
 std::string number_text(long double value) {
-  if (value == std::floor(value) && std::fabs(value) < 9e18L)
+  if (value == std::floor(value) && value >= -0x1p63L && value < 0x1p63L)
     return absl::StrCat(static_cast<int64_t>(value));
   return absl::StrCat(static_cast<double>(value));
 }

@@ -340,7 +340,7 @@ class ModelTest(BadTest):
         for grammar in ('nothing', 'root ::= root', 'root ::= a\na ::= b\nb ::= a',
                         'root ::= [', 'root ::= "a"{1000000000}', 'root ::= (("a"*)*)*{99999}',
                         nested, 'root ::= "' + 'x' * 300_000 + '"', 'root ::= undefined'):
-            self.check(400, {**ASK, 'grammar': grammar})
+            self.check(400, {**ASK, 'grammar': grammar}, param='grammar')
         for schema in ({'type': 'strange'}, {'$ref': '#/nowhere'}, {'$ref': 'http://127.0.0.1/x'},
                        {'type': 'array', 'minItems': 10**9}, {'pattern': '(', 'type': 'string'},
                        {'type': 'string', 'pattern': '^(a|aa)+$' * 5000}, {'enum': []}):

@@ -125,6 +125,8 @@ TEST_F(BadRequest, NumbersOutOfRange) {
     expect({kText, text(field), name});
     expect({kChat, chat(field), name});
   }
+  EXPECT_THAT(post(kText, text(R"("seed":0.5)"))["error"]["message"].get<std::string>(),
+              testing::EndsWith("from -9223372036854775808 to 9223372036854775807"));
   expect({kText, text(R"("logit_bias":{"5":101})"), "logit_bias.5"});
   expect({kText, text(R"("logit_bias":{"258":1})"), "logit_bias"});
   expect({kText, text(R"("logit_bias":{"99999999":1})"), "logit_bias"});
