@@ -9,7 +9,10 @@
 namespace varve {
 
 // Bytes of the longest prefix of `text` that is well-formed UTF-8 (RFC 3629: no overlong forms, no
-// surrogates) and has no control characters but tab and line feed.
+// surrogates).
+size_t utf8_prefix(std::string_view text);
+
+// The same, without control characters but tab and line feed.
 size_t clean_prefix(std::string_view text);
 
 // The first `bytes_max` bytes of `text`, every byte that does not belong replaced by '?'; never cut

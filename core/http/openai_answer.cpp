@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "core/base/text.h"
 #include "core/http/request_json.h"
 #include "core/metrics/timings_text.h"
 
@@ -20,17 +21,8 @@ std::string token_bytes(const Text& text, int32_t token) {
   return bytes.ok() ? *std::move(bytes) : std::string();
 }
 
-bool is_utf8(const std::string& bytes) {
-  try {
-    json(bytes).dump();
-    return true;
-  } catch (const json::type_error&) {
-    return false;
-  }
-}
-
 std::string name_of(const std::string& bytes) {
-  if (is_utf8(bytes)) return bytes;
+  if (utf8_prefix(bytes) == bytes.size()) return bytes;
   std::string name = "bytes:";
   for (const char c : bytes)
     absl::StrAppend(&name, "\\x", absl::Hex(static_cast<unsigned char>(c), absl::kZeroPad2));

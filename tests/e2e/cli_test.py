@@ -212,6 +212,45 @@ class Refusals(CliTest):
                 self.assertTrue(run.stderr.startswith('varve: '), run.stderr)
         self.assertIn('did you mean "ask"?', varve('aks').stderr)
 
+    def test_what_was_found_what_was_expected_and_the_nearest(self):
+        for words, *parts in [
+                (['ask', '--max-tokens', '-1', 'Q'],
+                 '--max-tokens: found "-1"; expected a whole number from 0'),
+                (['ask', '--max-tokens', '1e3', 'Q'], 'found "1e3"; expected a whole number'),
+                (['bench', '--threads', '4294967296'],
+                 '--threads: found "4294967296"; expected a whole number from 0 to 4294967295'),
+                (['doctor', '--seconds', 'soon'],
+                 '--seconds: found "soon"; expected a number'),
+                (['ask', '--profle', 'x', 'Q'], 'found the unknown option "--profle"',
+                 'did you mean "--profile"?'),
+                (['ask', '', '--file', '/dev/null'], 'found no question'),
+                (['profile'], 'found nothing; expected one of check, show, keys'),
+                (['profile', 'chek'], 'found "chek"; expected', 'did you mean "check"?'),
+                (['plugin', 'lst'], 'found "lst"; expected one of list', 'did you mean "list"?'),
+                (['plugin', 'list', 'x'], 'found "x" too many'),
+                (['eval', 'recal'], 'found "recal"; expected', 'did you mean "recall"?'),
+                (['ab', 'stauts'], 'found "stauts"; expected', 'did you mean "status"?'),
+                (['model', 'inof'], 'found "inof"; expected one of info; did you mean "info"?'),
+                (['plugin', 'info', 'quantiser/int8'], 'found kind "quantiser"',
+                 'did you mean "quantizer"?'),
+                (['ab', 'stop', '--url', 'here', '--arm', 'a', 'e'], 'found the URL \'here\''),
+        ]:
+            with self.subTest(words=words):
+                run = varve(*words)
+                self.assertEqual((run.returncode, run.stdout), (2, ''), run)
+                for part in parts:
+                    self.assertIn(part, run.stderr)
+
+    def test_a_document_that_is_no_text(self):
+        path = os.path.join(self.folder, 'a.bin')
+        for data, at in ((b'text \xff more', 5), (b'cut \xe2\x82', 4), (b'a\0b', 1)):
+            with open(path, 'wb') as out:
+                out.write(data)
+            with self.subTest(data=data):
+                run = varve('ask', *FAKE, '--file', path, 'Q')
+                self.assertEqual((run.returncode, run.stdout), (1, ''), run)
+                self.assertIn(f'{path}: found no text at byte {at}; expected UTF-8', run.stderr)
+
 
 class OtherCommands(CliTest):
     def test_help_everywhere(self):
@@ -221,6 +260,16 @@ class OtherCommands(CliTest):
                 self.assertEqual((run.returncode, run.stderr), (0, ''))
                 self.assertIn('usage: varve', run.stdout)
                 self.assertIn('VARVE_MODEL' if command else '130 interrupted', run.stdout)
+
+    def test_help_of_a_command_by_word(self):
+        self.assertEqual(varve('help', 'serve').stdout, varve('serve', '--help').stdout)
+        self.check_refused(varve('help', 'sreve'), 'did you mean "serve"?')
+
+    def test_plugin_list_of_a_folder_without_plugins(self):
+        for folder in (self.folder, '/no/folder'):
+            run = varve('plugin', 'list', *settings(f'plugins.directories={folder}'))
+            self.assertEqual((run.returncode, run.stdout), (1, ''))
+            self.assertIn(f'found no plugin in {folder}; expected', run.stderr)
 
     def test_version(self):
         self.assertRegex(varve('--version').stdout, r'^varve \d+\.\d+\.\d+, MRI 1\.0 to 1\.1\n$')

@@ -1,12 +1,15 @@
 // varve ab: what experiments have found, and how to stop an arm of one.
+#include <algorithm>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "core/base/text.h"
+#include "core/config/nearest_name.h"
 #include "core/config/serve_config.h"
 #include "core/route/ab_report.h"
 #include "tools/varve/command.h"
@@ -50,7 +53,30 @@ absl::StatusOr<Inputs> read_inputs(const CommandLine& line) {
   return inputs;
 }
 
+absl::Status check_known(const Inputs& inputs, const std::string& experiment) {
+  std::vector<std::string> known = inputs.names;
+  for (const ExperimentConfig& config : inputs.configured) known.push_back(config.name);
+  if (std::find(known.begin(), known.end(), experiment) != known.end()) return absl::OkStatus();
+  return absl::NotFoundError(absl::StrCat(
+      "found no experiment ", varve::quoted(experiment), " in the log; expected one of ",
+      absl::StrJoin(inputs.names, ", "), varve::suggestion(experiment, known)));
+}
+
 std::string shown(const std::string& text) { return clean_text(text, 200); }
+
+// The text at a place of a JSON text, or "".
+std::string text_at(const std::string& text, const char* place) {
+  const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
+  const nlohmann::json::json_pointer pointer(place);
+  if (!json.is_object() || !json.contains(pointer) || !json[pointer].is_string()) return "";
+  return json[pointer].get<std::string>();
+}
+
+// "arm stopped: canary: operator: too slow".
+std::string event_text(const ExperimentEvent& event) {
+  const std::string why = text_at(event.detail, "/why");
+  return shown(why.empty() ? event.what : absl::StrCat(event.what, ": ", why));
+}
 
 void print_status(const CommandLine& line, const Inputs& inputs) {
   nlohmann::ordered_json json = nlohmann::ordered_json::array();
@@ -88,7 +114,7 @@ void print_status(const CommandLine& line, const Inputs& inputs) {
                        "%Y-%m-%d %H:%M:%S",
                        absl::FromUnixMillis(static_cast<int64_t>(1000 * report->events[i].wall_s)),
                        absl::UTCTimeZone())
-                << " UTC  " << shown(report->events[i].what) << "\n";
+                << " UTC  " << event_text(report->events[i]) << "\n";
     }
   }
   if (line.json())
@@ -98,7 +124,27 @@ void print_status(const CommandLine& line, const Inputs& inputs) {
 void add_log_options(CommandLine& line) {
   line.add()("log", po::value<std::string>()->value_name("FILE"),
              "exposure log (default: the profile's server.experiment_log_path)");
-  line.positional("experiment", 1);
+}
+
+// Where the server of the profile listens.
+absl::StatusOr<std::string> url_of(const CommandLine& line) {
+  if (line.has("url")) return line.get<std::string>("url");
+  const absl::StatusOr<Profile> profile = line.profile();
+  if (!profile.ok()) return profile.status();
+  const absl::StatusOr<ServeConfig> config = load_serve_config(*profile, line.profile_sources());
+  if (!config.ok()) return config.status();
+  const ServerConfig& server = config->server;
+  if (server.port == 0)
+    return absl::InvalidArgumentError("found server.port = 0, any; expected --url");
+  const bool is_v6 = server.host.find(':') != std::string::npos;
+  return absl::StrCat("http://", is_v6 ? "[" : "", server.host, is_v6 ? "]" : "", ":", server.port);
+}
+
+// What the server says is wrong.
+std::string refusal_text(const HttpAnswer& answer) {
+  const std::string message = text_at(answer.body, "/error/message");
+  return absl::StrCat("the server answered ", answer.status, ": ",
+                      shown(message.empty() ? answer.body : message));
 }
 
 int ab_status(const Arguments& arguments) {
@@ -121,6 +167,7 @@ int ab_report(const Arguments& arguments) {
       "quality, memory. The answers stay valid however often they are looked at. The exit code is "
       "1 when a gate is broken.");
   add_log_options(line);
+  line.positional("experiment", 1);
   if (const std::optional<int> done = line.parse(arguments)) return *done;
   const absl::StatusOr<Inputs> inputs = read_inputs(line);
   if (!inputs.ok()) return report(inputs.status(), kExitUsage);
@@ -128,6 +175,10 @@ int ab_report(const Arguments& arguments) {
   if (names.empty()) names = inputs->names;
   if (names.empty())
     return report(absl::NotFoundError("found no experiment in the log"), kExitFailure);
+  for (const std::string& name : names) {
+    if (const absl::Status known = check_known(*inputs, name); !known.ok())
+      return report(known, kExitFailure);
+  }
   bool all_valid = true;
   nlohmann::ordered_json json = nlohmann::ordered_json::array();
   for (const std::string& name : names) {
@@ -149,10 +200,10 @@ int ab_stop(const Arguments& arguments) {
                    "Tells a running server to send an arm no more traffic. Needs an admin key.");
   line.add()("arm", po::value<std::string>()->value_name("ARM"), "arm to stop")(
       "why", po::value<std::string>()->default_value("stopped by hand")->value_name("TEXT"),
-      "reason, for the log")(
-      "url", po::value<std::string>()->default_value("http://127.0.0.1:8080")->value_name("URL"),
-      "of the server")("key-env", po::value<std::string>()->default_value("")->value_name("NAME"),
-                       "environment variable with the key");
+      "reason, for the log")("url", po::value<std::string>()->value_name("URL"),
+                             "of the server (default: the profile's server.host and port)")(
+      "key-env", po::value<std::string>()->default_value("")->value_name("NAME"),
+      "environment variable with the key");
   line.positional("experiment", 1);
   if (const std::optional<int> done = line.parse(arguments)) return *done;
   const std::vector<std::string> names = line.list("positional");
@@ -164,8 +215,10 @@ int ab_stop(const Arguments& arguments) {
     if (!absl::ascii_isalnum(static_cast<unsigned char>(c)) && c != '_' && c != '-' && c != '.')
       return line.usage_error("expected the name of an experiment as the profile has it");
   }
+  const absl::StatusOr<std::string> url = url_of(line);
+  if (!url.ok()) return report(url.status(), kExitUsage);
   HttpRequest request;
-  request.url = line.get<std::string>("url");
+  request.url = *url;
   request.method = "POST";
   request.path = absl::StrCat("/admin/experiments/", names.front(), "/stop");
   request.key = *key;
@@ -173,12 +226,11 @@ int ab_stop(const Arguments& arguments) {
       nlohmann::json{{"arm", line.get<std::string>("arm")}, {"why", line.get<std::string>("why")}}
           .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   const absl::StatusOr<HttpAnswer> answer = ask_server(request);
-  if (!answer.ok()) return report(answer.status(), kExitFailure);
-  if (answer->status / 100 != 2) {
-    return report(absl::FailedPreconditionError(absl::StrCat("the server answered ", answer->status,
-                                                             ": ", shown(answer->body))),
-                  kExitFailure);
-  }
+  if (!answer.ok())
+    return report(answer.status(),
+                  absl::IsInvalidArgument(answer.status()) ? kExitUsage : kExitFailure);
+  if (answer->status / 100 != 2)
+    return report(absl::FailedPreconditionError(refusal_text(*answer)), kExitFailure);
   std::cout << (line.json() ? answer->body : absl::StrCat("stopped ", line.get<std::string>("arm")))
             << "\n";
   return kExitOk;
@@ -199,7 +251,7 @@ int cmd_ab(const Arguments& arguments) {
                    "\n'varve ab <what> --help' tells the options of each.");
   line.positional("what", 1);
   if (const std::optional<int> done = line.parse(arguments)) return *done;
-  return line.usage_error("expected status, report or stop");
+  return line.unknown_word(what, {"status", "report", "stop"});
 }
 
 }  // namespace varve::cli

@@ -2,6 +2,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <fstream>
@@ -11,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "core/base/text.h"
 #include "core/config/options.h"
 #include "core/engine/session.h"
 #include "tools/varve/command.h"
@@ -55,6 +57,12 @@ absl::StatusOr<std::string> read_document(const std::string& path) {
   if (!in.eof()) {
     return absl::NotFoundError(absl::StrCat(path, ": found no readable file (",
                                             std::strerror(errno), "); expected a text"));
+  }
+  const size_t n_text = std::min(utf8_prefix(text), text.find('\0'));
+  if (n_text < text.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(is_stdin ? "standard input" : path,
+                                                   ": found no text at byte ", n_text,
+                                                   "; expected UTF-8 without NUL"));
   }
   return text;
 }
@@ -233,7 +241,7 @@ int cmd_ask(const Arguments& arguments) {
       "show-memory", "show which part of the text is hot, warm or cold after reading");
   line.positional("question", 1);
   if (const std::optional<int> done = line.parse(arguments)) return *done;
-  if (line.list("positional").empty())
+  if (line.list("positional").empty() || line.list("positional").front().empty())
     return line.usage_error("found no question; expected one as the last argument");
   if (line.list("file").empty() && isatty(STDIN_FILENO) == 1) {
     return line.usage_error("found no document; expected --file, or a text on standard input");

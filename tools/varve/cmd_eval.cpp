@@ -45,7 +45,7 @@ int cmd_eval(const Arguments& arguments) {
                    "\n'varve eval <measure> --help' tells the options of each.");
   line.positional("measure", 1);
   if (const std::optional<int> done = line.parse(arguments)) return *done;
-  return line.usage_error("expected a measure: parity, kld or recall");
+  return line.unknown_word(what, {"parity", "kld", "recall"});
 }
 
 }  // namespace varve::cli

@@ -49,8 +49,9 @@ int cmd_model(const Arguments& arguments) {
                    "Loads the model that the profile names and tells its shape and limits.");
   line.positional("info", 1);
   if (const std::optional<int> done = line.parse(arguments)) return *done;
-  if (line.list("positional") != std::vector<std::string>{"info"})
-    return line.usage_error("expected 'info'");
+  const std::vector<std::string> words = line.list("positional");
+  const std::string word = words.empty() ? "" : words.front();
+  if (word != "info") return line.unknown_word(word, {"info"});
   const absl::StatusOr<Profile> profile = line.profile();
   if (!profile.ok()) return report(profile.status(), kExitUsage);
   const absl::StatusOr<Model> model = load_model(*profile);

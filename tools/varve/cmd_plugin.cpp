@@ -6,10 +6,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "core/base/text.h"
 #include "core/plugin/library.h"
 #include "tools/varve/chosen_plugins.h"
 #include "tools/varve/command.h"
+#include "tools/varve/plugin_new.h"
 
 namespace varve::cli {
 namespace {
@@ -58,9 +60,17 @@ void print_info(const PluginInfo& info) {
 
 int list(const CommandLine& line, const Profile& profile,
          const std::vector<std::string>& directories) {
-  nlohmann::ordered_json json = nlohmann::ordered_json::array();
   const auto trust = [&](std::string_view kind) { return trust_of(profile, kind); };
-  for (const ListedPlugin& plugin : list_plugins(directories, trust)) {
+  const std::vector<ListedPlugin> plugins = list_plugins(directories, trust);
+  if (plugins.empty()) {
+    return report(
+        absl::NotFoundError(absl::StrCat("found no plugin in ", absl::StrJoin(directories, ", "),
+                                         "; expected <kind>-<name>.so there: see "
+                                         "plugins.directories")),
+        kExitFailure);
+  }
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  for (const ListedPlugin& plugin : plugins) {
     if (line.json()) {
       json.push_back(
           plugin.info.ok()
@@ -89,6 +99,7 @@ int info(const CommandLine& line, const Profile& profile,
                                          "; expected <kind>/<name>, for example quantizer/int8"));
   }
   const std::string kind = wanted.substr(0, split);
+  if (const absl::Status status = check_kind(kind); !status.ok()) return report(status, kExitUsage);
   const absl::StatusOr<Trust> trust = trust_of(profile, kind);
   if (!trust.ok()) return report(trust.status(), kExitUsage);
   const absl::StatusOr<PluginLibrary> plugin =
@@ -130,16 +141,18 @@ int cmd_plugin(const Arguments& arguments) {
   line.positional("list, info, check, new, sign or verify", 1000);
   if (const std::optional<int> done = line.parse(arguments)) return *done;
   const std::vector<std::string> words = line.list("positional");
-  if (!words.empty() && words[0] == "new") return plugin_new(line, words);
-  if (!words.empty() && words[0] == "check") return plugin_check(line, words);
-  if (!words.empty() && words[0] == "sign") return plugin_sign(line, words);
-  if (!words.empty() && words[0] == "verify") return plugin_verify(line, words);
-  const bool is_list = words.size() == 1 && words[0] == "list";
-  const bool is_info = words.size() == 2 && words[0] == "info";
-  if (!is_list && !is_info) {
-    return line.usage_error(
-        "expected 'list', 'info' and a plugin, 'check' or 'verify' and files, 'new' or 'sign'");
-  }
+  const std::string word = words.empty() ? "" : words.front();
+  if (word == "new") return plugin_new(line, words);
+  if (word == "check") return plugin_check(line, words);
+  if (word == "sign") return plugin_sign(line, words);
+  if (word == "verify") return plugin_verify(line, words);
+  const bool is_list = word == "list";
+  if (!is_list && word != "info")
+    return line.unknown_word(word, {"list", "info", "check", "new", "sign", "verify"});
+  if (is_list && words.size() > 1)
+    return line.usage_error(absl::StrCat("found ", varve::quoted(words[1]), " too many"));
+  if (!is_list && words.size() != 2)
+    return line.usage_error("expected 'info' and one plugin, for example quantizer/int8");
   const absl::StatusOr<Profile> profile = line.profile();
   if (!profile.ok()) return report(profile.status(), kExitUsage);
   const absl::StatusOr<std::vector<std::string>> directories = plugin_directories(*profile);

@@ -116,10 +116,8 @@ int cmd_profile(const Arguments& arguments) {
   if (const std::optional<int> done = line.parse(arguments)) return *done;
   const std::vector<std::string> words = line.list("positional");
   const std::string word = words.empty() ? "" : words.front();
-  if (word != "check" && word != "show" && word != "keys") {
-    return line.usage_error(
-        absl::StrCat("found ", varve::quoted(word), "; expected check, show or keys"));
-  }
+  if (word != "check" && word != "show" && word != "keys")
+    return line.unknown_word(word, {"check", "show", "keys"});
   ProfileSources sources = line.profile_sources();
   if (words.size() > 1) sources.path = words[1];
   const absl::StatusOr<Profile> profile = Profile::load(sources);

@@ -5,9 +5,13 @@
 #include <cstdlib>
 #include <iostream>
 #include <sstream>
+#include <typeinfo>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "core/config/nearest_name.h"
 
 namespace varve::cli {
 namespace po = boost::program_options;
@@ -17,6 +21,42 @@ constexpr unsigned kHelpColumns = 100;
 
 std::atomic<uint32_t> interrupted{0};
 static_assert(std::atomic<uint32_t>::is_always_lock_free, "set in a signal handler");
+
+// What is wrong with a number among the options, or "". Boost takes "-1" for the largest number
+// there is, and of "x" it does not say what it expected.
+std::string number_mistake(const po::parsed_options& parsed, const po::options_description& known) {
+  for (const po::option& option : parsed.options) {
+    if (option.position_key >= 0 || option.value.empty()) continue;
+    const auto* typed = dynamic_cast<const po::typed_value_base*>(
+        known.find(option.string_key, false).semantic().get());
+    if (typed == nullptr) continue;
+    const std::type_info& type = typed->value_type();
+    const std::string& text = option.value.front();
+    uint64_t whole = 0;
+    double number = 0;
+    std::string expected;
+    if (type == typeid(uint64_t) && !absl::SimpleAtoi(text, &whole)) {
+      expected = "a whole number from 0";
+    } else if (type == typeid(uint32_t) &&
+               (!absl::SimpleAtoi(text, &whole) || whole > UINT32_MAX)) {
+      expected = absl::StrCat("a whole number from 0 to ", UINT32_MAX);
+    } else if (type == typeid(double) && !absl::SimpleAtod(text, &number)) {
+      expected = "a number";
+    }
+    if (expected.empty()) continue;
+    return absl::StrCat("--", option.string_key, ": found ", varve::quoted(text), "; expected ",
+                        expected);
+  }
+  return "";
+}
+
+std::string unknown_option(const po::unknown_option& error, const po::options_description& known) {
+  std::vector<std::string> names;
+  for (const auto& option : known.options()) names.push_back("--" + option->long_name());
+  return absl::StrCat("found the unknown option ", varve::quoted(error.get_option_name()),
+                      "; expected one of those that --help lists",
+                      varve::suggestion(error.get_option_name(), names));
+}
 
 }  // namespace
 
@@ -39,19 +79,23 @@ void CommandLine::positional(const std::string& name, int n_max) {
 }
 
 std::optional<int> CommandLine::parse(const Arguments& arguments) {
-  po::options_description all;
-  all.add(own_).add(common_);
-  all.add_options()("positional", po::value<std::vector<std::string>>());
+  po::options_description named, all;
+  named.add(own_).add(common_);
+  all.add(named).add_options()("positional", po::value<std::vector<std::string>>());
   po::positional_options_description positional;
   positional.add("positional", -1);
   try {
     // Abbreviated options would change meaning when an option is added.
     const int style =
         po::command_line_style::default_style & ~po::command_line_style::allow_guessing;
-    po::store(
-        po::command_line_parser(arguments).options(all).positional(positional).style(style).run(),
-        values_);
+    const po::parsed_options parsed =
+        po::command_line_parser(arguments).options(all).positional(positional).style(style).run();
+    if (const std::string mistake = number_mistake(parsed, all); !mistake.empty())
+      return usage_error(mistake);
+    po::store(parsed, values_);
     po::notify(values_);
+  } catch (const po::unknown_option& error) {
+    return usage_error(unknown_option(error, named));
   } catch (const po::error& error) {
     return usage_error(error.what());
   }
@@ -77,6 +121,13 @@ std::vector<std::string> CommandLine::list(const std::string& option) const {
 int CommandLine::usage_error(const std::string& message) const {
   std::cerr << "varve: " << message << "\nusage: " << usage_ << " (--help tells more)\n";
   return kExitUsage;
+}
+
+int CommandLine::unknown_word(const std::string& word,
+                              const std::vector<std::string>& words) const {
+  return usage_error(absl::StrCat("found ", word.empty() ? "nothing" : varve::quoted(word),
+                                  "; expected one of ", absl::StrJoin(words, ", "),
+                                  word.empty() ? "" : varve::suggestion(word, words)));
 }
 
 ProfileSources CommandLine::profile_sources() const {

@@ -57,6 +57,8 @@ class CommandLine {
 
   // "2 bad usage": prints the message and how to get help.
   int usage_error(const std::string& message) const;
+  // The same for a first word, or none, that is not one of `words`.
+  int unknown_word(const std::string& word, const std::vector<std::string>& words) const;
 
   // --profile or VARVE_PROFILE, environment and --set, merged and checked.
   ProfileSources profile_sources() const;

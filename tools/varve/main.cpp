@@ -61,6 +61,7 @@ int run(const Arguments& words) {
     std::cerr << "varve: found no command; 'varve --help' lists them\n";
     return kExitUsage;
   }
+  if (words[0] == "help" && words.size() == 2) return run({words[1], "--help"});
   if (words[0] == "--help" || words[0] == "-h" || words[0] == "help") {
     print_help();
     return kExitOk;

@@ -30,21 +30,8 @@ constexpr std::pair<const char*, const char*> kFiles[] = {
     {"*/plugin_test.cpp.in", "plugin_test.cpp"},
 };
 
-std::vector<std::string> kinds() {
-  std::vector<std::string> kinds;
-  for (const TableSpec& table : profile_tables()) {
-    if (table.has_plugin) kinds.push_back(table.name);
-  }
-  return kinds;
-}
-
 absl::Status check(const NewPlugin& plugin) {
-  const std::vector<std::string> known = kinds();
-  if (std::find(known.begin(), known.end(), plugin.kind) == known.end()) {
-    return absl::InvalidArgumentError(absl::StrCat("found kind ", varve::quoted(plugin.kind),
-                                                   "; expected one of ", absl::StrJoin(known, ", "),
-                                                   suggestion(plugin.kind, known)));
-  }
+  if (const absl::Status status = check_kind(plugin.kind); !status.ok()) return status;
   if (!is_table_name(plugin.name) || plugin.name == "none") {
     return absl::InvalidArgumentError(absl::StrCat("found name ", varve::quoted(plugin.name),
                                                    "; expected a small letter, then up to 31 small "
@@ -93,6 +80,17 @@ absl::Status write_file(const fs::path& path, const std::string& text) {
 }
 
 }  // namespace
+
+absl::Status check_kind(const std::string& kind) {
+  std::vector<std::string> known;
+  for (const TableSpec& table : profile_tables()) {
+    if (table.has_plugin) known.push_back(table.name);
+  }
+  if (std::find(known.begin(), known.end(), kind) != known.end()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("found kind ", varve::quoted(kind),
+                                                 "; expected one of ", absl::StrJoin(known, ", "),
+                                                 suggestion(kind, known)));
+}
 
 absl::StatusOr<std::vector<std::string>> write_new_plugin(const NewPlugin& plugin,
                                                           const std::string& templates) {

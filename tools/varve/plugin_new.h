@@ -9,6 +9,9 @@
 
 namespace varve::cli {
 
+// INVALID_ARGUMENT: `kind` is no kind of plugin.
+absl::Status check_kind(const std::string& kind);
+
 struct NewPlugin {
   std::string kind, name;
   std::string directory;  // made by this; must not exist

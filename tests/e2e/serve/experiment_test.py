@@ -120,6 +120,8 @@ class ExperimentTest(unittest.TestCase):
                                    'other', '--why', 'enough', 'new')
         self.assertEqual(code, 0, error + out)
         self.check_stopped(server, 'enough')
+        self.wait_for_rows("SELECT 1 FROM event WHERE what = 'arm stopped'", 1)
+        self.assertIn('arm stopped: other: admin: enough', self.ab('status', '--log', self.log)[1])
         self.assertEqual(server.stop(), 0)
         again = self.start(self.tables())
         self.check_stopped(again, 'enough')
@@ -134,10 +136,29 @@ class ExperimentTest(unittest.TestCase):
         path = '/admin/experiments/new/stop'
         self.assertEqual(server.request('POST', path, body, 'sk-a')[0], 403)
         stop = ('stop', '--url', server.url, '--key-env', 'AB_KEY')
-        self.assertEqual(self.ab(*stop, '--arm', 'none', 'new')[0], 1)
+        code, _, error = self.ab(*stop, '--arm', 'none', 'new')
+        self.assertEqual(code, 1)
+        self.assertEqual(error, 'varve: the server answered 404: found the arm "none"; expected '
+                                'one of main, other\n')
         self.assertEqual(self.ab(*stop, '--arm', 'other', 'none')[0], 1)
         self.assertEqual(self.ab(*stop, '--arm', 'main', 'new')[0], 1)
         self.assertIsNone(self.status(server)['arms'][1]['stopped'])
+
+    def test_stop_finds_the_server_of_the_profile(self):
+        profile = self.start(self.tables()).profile
+        code, _, error = self.ab('stop', '--profile', profile, '--key-env', 'AB_KEY', '--arm', 'x',
+                                 'new')
+        self.assertEqual((code, error), (2, 'varve: found server.port = 0, any; expected --url\n'))
+        self.assertIn('http://127.0.0.2:9:', self.ab(
+            'stop', '--profile', profile, '--set', 'server.host=127.0.0.2', '--set',
+            'server.port=9', '--arm', 'x', 'new')[2])
+
+    def test_report_names_the_experiments_that_are_there(self):
+        self.ask_many(self.start(self.tables()), range(4))
+        self.wait_for_rows('SELECT 1 FROM exposure', 4)
+        code, _, error = self.ab('report', '--log', self.log, 'nev')
+        self.assertEqual((code, error), (1, 'varve: found no experiment "nev" in the log; expected '
+                                            'one of new; did you mean "new"?\n'))
 
     def status(self, server):
         status, _, answer = server.request('GET', '/admin/experiments', key='sk-admin')

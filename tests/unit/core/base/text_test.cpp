@@ -31,6 +31,14 @@ TEST(CleanText, PrefixEndsBeforeTheFirstBadByte) {
   EXPECT_EQ(clean_prefix(""), 0u);
 }
 
+TEST(Utf8Prefix, EndsBeforeTheFirstByteThatIsNoText) {
+  EXPECT_EQ(utf8_prefix("é\r\x1b\x7f"), 5u) << "control characters are well-formed";
+  EXPECT_EQ(utf8_prefix(std::string_view("a\0b", 3)), 3u);
+  EXPECT_EQ(utf8_prefix("ok\xff"), 2u);
+  EXPECT_EQ(utf8_prefix("a\xe2\x82"), 1u);
+  EXPECT_EQ(utf8_prefix(""), 0u);
+}
+
 TEST(VersionText, IsMajorDotMinor) {
   EXPECT_EQ(version_text(0x10001), "1.1");
   EXPECT_EQ(version_text(0x20000), "2.0");
