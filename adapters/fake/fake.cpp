@@ -141,11 +141,11 @@ class Fake {
            std::to_string(req.chunk_tokens) + " max_tokens=" + std::to_string(req.max_tokens));
   }
 
-  void forward_step(const mri_step_req& req, mri_step_rsp& rsp) {
+  void forward_step(const mri_step_req& req, mri_step_rsp& rsp, mri_error* err) {
     pause(req.cancel);
     for (uint64_t i = 0; i < req.n_seqs; ++i) {
       mri_step_seq& seq = req.seqs[i];
-      seq.status = mri::guard(nullptr, [&] { step_one(seq, rsp); });
+      seq.status = mri::guard(err, [&] { step_one(seq, rsp); });
     }
     std::this_thread::sleep_for(std::chrono::microseconds(rsp.n_tokens * token_us_));
     const std::lock_guard lock(mutex_);

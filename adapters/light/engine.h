@@ -47,7 +47,7 @@ class Engine {
   uint32_t max_tokens() const { return options_.max_tokens; }
 
   void init_context(const mri_init_req& req, mri_init_rsp& rsp);
-  void forward_step(const mri_step_req& req, mri_step_rsp& rsp);
+  void forward_step(const mri_step_req& req, mri_step_rsp& rsp, mri_error* err);
   mri_status get_kv_summary(uint64_t ctx, const mri_summary_req& req, mri_summary_rsp& rsp);
   void evict_kv(uint64_t ctx, const mri_evict_req& req, mri_evict_rsp& rsp);
   void release_context(uint64_t ctx);

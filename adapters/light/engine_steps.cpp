@@ -31,7 +31,7 @@ bool skips_summaries(const mri_step_seq& seq) { return (seq.flags & MRI_STEP_NO_
 
 }  // namespace
 
-void Engine::forward_step(const mri_step_req& req, mri_step_rsp& rsp) {
+void Engine::forward_step(const mri_step_req& req, mri_step_rsp& rsp, mri_error* err) {
   if (req.n_seqs > 0 && req.seqs == nullptr) throw mri::Error(MRI_E_ARG, "seqs: null pointer");
   std::vector<mri_step_seq*> order;
   for (uint64_t i = 0; i < req.n_seqs; ++i) order.push_back(&req.seqs[i]);
@@ -50,6 +50,7 @@ void Engine::forward_step(const mri_step_req& req, mri_step_rsp& rsp) {
   const std::string why = step_sequences(order, leases, req.cancel);
   // A sequence has no room for text; the call has.
   if (order.size() == 1 && order[0]->status != MRI_OK) throw mri::Error(order[0]->status, why);
+  if (!why.empty()) mri::set_error(err, MRI_OK, why);
   rsp.n_tokens = 0;
   rsp.usage = {};
   for (size_t i = 0; i < order.size(); ++i) {

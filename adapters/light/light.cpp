@@ -75,7 +75,9 @@ class Light {
   static const mri_kernels_v1* kernels() { return kernel_table(); }
 
   void init_context(const mri_init_req& req, mri_init_rsp& rsp) { engine_->init_context(req, rsp); }
-  void forward_step(const mri_step_req& req, mri_step_rsp& rsp) { engine_->forward_step(req, rsp); }
+  void forward_step(const mri_step_req& req, mri_step_rsp& rsp, mri_error* err) {
+    engine_->forward_step(req, rsp, err);
+  }
   mri_status get_kv_summary(uint64_t ctx, const mri_summary_req& req, mri_summary_rsp& rsp) {
     return engine_->get_kv_summary(ctx, req, rsp);
   }

@@ -127,14 +127,12 @@ class LlamaCpp {
     contexts_[rsp.ctx] = std::move(context);
   }
 
-  void forward_step(const mri_step_req& req, mri_step_rsp& rsp) {
+  mri_status forward_step(const mri_step_req& req, mri_step_rsp& rsp, mri_error* err) {
     rsp.n_tokens = 0;
     rsp.usage = {};
-    mri_error err{};
-    err.struct_size = sizeof(err);
     for (uint64_t i = 0; i < req.n_seqs; ++i) {
       mri_step_seq& seq = req.seqs[i];
-      seq.status = mri::guard(&err, [&] {
+      seq.status = mri::guard(err, [&] {
         const Held context = hold(seq.ctx);
         context->summary_is_legal = false;
         step(*context, seq, req.cancel);
@@ -145,9 +143,7 @@ class LlamaCpp {
         rsp.usage.hot_tokens += part.hot_tokens;
       });
     }
-    // A sequence has no room for text; the call has.
-    if (req.n_seqs == 1 && req.seqs[0].status != MRI_OK)
-      throw mri::Error(req.seqs[0].status, err.msg);
+    return req.n_seqs == 1 ? req.seqs[0].status : MRI_OK;
   }
 
   mri_status get_kv_summary(uint64_t ctx, const mri_summary_req& req, mri_summary_rsp& rsp) {

@@ -39,7 +39,12 @@ mri_status forward_step(void* self, const mri_step_req* req, mri_step_rsp* rsp, 
   return answered(
       port, req->hdr.struct_size, rsp, err,
       [&](mri_error* e) {
-        return table_of<mri_runtime_v1>(port).forward_step(port.self, req, rsp, e);
+        const mri_status status =
+            table_of<mri_runtime_v1>(port).forward_step(port.self, req, rsp, e);
+        // With success too there is text to be made fit to be shown: of a sequence that failed.
+        if (status == MRI_OK)
+          fill_error(e, MRI_OK, std::string(e->msg, strnlen(e->msg, sizeof(e->msg))));
+        return status;
       },
       [&] { return wrong_in_step(*req); });
 }

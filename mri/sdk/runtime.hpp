@@ -1,6 +1,8 @@
 // A runtime's class has:
 //   void init_context(const mri_init_req&, mri_init_rsp&)
-//   void forward_step(const mri_step_req&, mri_step_rsp&)
+//   void forward_step(const mri_step_req&, mri_step_rsp&), or with a third argument, mri_error*
+//   err,
+//     for set_error(err, MRI_OK, text) when some sequences fail and others do not
 //   void get_kv_summary(uint64_t ctx, const mri_summary_req&, mri_summary_rsp&)
 //   void evict_kv(uint64_t ctx, const mri_evict_req&, mri_evict_rsp&)
 //   void release_context(uint64_t ctx)
@@ -193,8 +195,13 @@ struct runtime {
   }
   static mri_status forward_step(void* self, const mri_step_req* req, mri_step_rsp* rsp,
                                  mri_error* err) {
-    return call<Class>(self, req, rsp, err,
-                       [](Class& c, const auto& in, auto& out) { return c.forward_step(in, out); });
+    return call<Class>(self, req, rsp, err, [err](Class& c, const auto& in, auto& out) {
+      if constexpr (requires { c.forward_step(in, out, err); }) {
+        return c.forward_step(in, out, err);
+      } else {
+        return c.forward_step(in, out);
+      }
+    });
   }
   static mri_status get_kv_summary(void* self, uint64_t ctx, const mri_summary_req* req,
                                    mri_summary_rsp* rsp, mri_error* err) {

@@ -150,7 +150,8 @@ typedef struct mri_runtime_v1 {
   mri_status (*init_context)(void* self, const mri_init_req* req, mri_init_rsp* rsp,
                              mri_error* err);
   /* Appends tokens to one or more contexts. Errors of one sequence are in its status; the call
-   * fails only as a whole. [step:ctx] for every ctx named */
+   * fails only as a whole. With MRI_OK, err->msg may say why the last of the sequences that failed
+   * did. [step:ctx] for every ctx named */
   mri_status (*forward_step)(void* self, const mri_step_req* req, mri_step_rsp* rsp,
                              mri_error* err);
   /* Legal only between init_context or evict_kv and the next forward_step; otherwise MRI_E_STATE,

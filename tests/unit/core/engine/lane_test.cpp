@@ -195,6 +195,7 @@ TEST_F(LaneTest, OneThatFailsFailsAlone) {
   const auto late = submit(request("later ", 50));
   EXPECT_EQ(bad->wait().reason, FinishReason::kError);
   EXPECT_TRUE(absl::IsInternal(bad->wait().status)) << bad->wait().status;
+  EXPECT_THAT(bad->wait().status.message(), HasSubstr("the poison token"));
   EXPECT_EQ(good->wait().reason, FinishReason::kLength);
   EXPECT_EQ(good->text(), repeated("good ", 50));
   EXPECT_EQ(late->wait().reason, FinishReason::kLength);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstring>
 #include <functional>
 #include <thread>
 
@@ -28,6 +29,7 @@ mri_error error() {
 // A runtime, attention and text plugin whose answers a test sets.
 struct Fake {
   std::function<mri_status(const mri_step_req&, mri_step_rsp&)> step;
+  std::string step_text;  // raw: without an end when it fills the room
   std::function<mri_status(mri_evict_rsp&)> evict;
   std::function<mri_status(mri_attn_plan&)> plan;
   std::function<mri_status(uint64_t* n_out)> tokenize;
@@ -44,7 +46,8 @@ const mri_runtime_v1 kRuntime = {
       rsp->hdr.req_seen = sizeof(*req);
       return MRI_OK;
     },
-    [](void* self, const mri_step_req* req, mri_step_rsp* rsp, mri_error*) {
+    [](void* self, const mri_step_req* req, mri_step_rsp* rsp, mri_error* err) {
+      std::memcpy(err->msg, Fake::of(self).step_text.data(), Fake::of(self).step_text.size());
       rsp->hdr.written = sizeof(*rsp);
       rsp->hdr.req_seen = sizeof(*req);
       return Fake::of(self).step(*req, *rsp);
@@ -190,6 +193,19 @@ TEST_F(ProxyTest, ReplacesUnknownStatusOfASequence) {
   req.n_seqs = 1;
   EXPECT_EQ(kRuntimeProxy.forward_step(&port_, &req, &rsp, nullptr), MRI_E_INTERNAL);
   EXPECT_EQ(seqs[0].status, MRI_E_INTERNAL);
+}
+
+TEST_F(ProxyTest, CleansTheTextOfASequenceThatFailed) {
+  fake_.step = [](const mri_step_req& req, auto&) -> mri_status {
+    req.seqs[0].status = MRI_E_DEVICE;
+    return MRI_OK;
+  };
+  mri_error err = error();
+  fake_.step_text = std::string(sizeof(err.msg), '\xff');
+  EXPECT_EQ(step({seq(1), seq(2)}, &err), MRI_OK);
+  EXPECT_EQ(std::string(err.msg, strnlen(err.msg, sizeof(err.msg))),
+            std::string(sizeof(err.msg) - 1, '?'));
+  EXPECT_EQ(err.status, MRI_OK);
 }
 
 TEST_F(ProxyTest, RefusesNullAndShortStructs) {

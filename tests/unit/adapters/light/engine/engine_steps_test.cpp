@@ -24,7 +24,7 @@ class EngineStepsTest : public EngineFixture {
   }
 
   static mri_status step(LightStack& stack, std::span<mri_step_seq> seqs, mri_step_rsp* out,
-                         const uint32_t* cancel = nullptr) {
+                         const uint32_t* cancel = nullptr, std::string* text = nullptr) {
     mri_step_req req{};
     req.hdr.struct_size = sizeof(req);
     req.seqs = seqs.data();
@@ -34,7 +34,10 @@ class EngineStepsTest : public EngineFixture {
     out->hdr.struct_size = sizeof(*out);
     mri_error err{};
     err.struct_size = sizeof(err);
-    return stack.runtime().table->forward_step(stack.runtime().self, &req, out, &err);
+    const mri_status status =
+        stack.runtime().table->forward_step(stack.runtime().self, &req, out, &err);
+    if (text != nullptr) *text = err.msg;
+    return status;
   }
 };
 
@@ -99,8 +102,10 @@ TEST_F(EngineStepsTest, AFailedBatchIsTriedOneByOne) {
   }
   // The batch fails, then the first alone; the second is well.
   mri_step_rsp rsp{};
-  ASSERT_EQ(step(stack, seqs, &rsp), MRI_OK);
+  std::string why;
+  ASSERT_EQ(step(stack, seqs, &rsp, nullptr, &why), MRI_OK);
   EXPECT_EQ(seqs[0].status, MRI_E_DEVICE);
+  EXPECT_NE(why.find("attention"), std::string::npos) << why;
   EXPECT_EQ(seqs[1].status, MRI_OK);
   EXPECT_EQ(rsp.n_tokens, 1u);
   ASSERT_EQ(step(stack, std::span(seqs, 1), &rsp), MRI_OK);

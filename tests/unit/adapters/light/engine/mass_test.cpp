@@ -150,7 +150,7 @@ std::vector<float> told_after_a_text(MassDouble& stack, uint32_t mass_tokens,
     req.n_seqs = 1;
     mri_step_rsp rsp{};
     rsp.hdr.struct_size = sizeof(rsp);
-    engine.forward_step(req, rsp);
+    engine.forward_step(req, rsp, nullptr);
   }
   engine.release_context(made.ctx);
   return stack.told;
