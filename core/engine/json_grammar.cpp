@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 namespace varve {
 namespace {
@@ -435,5 +436,10 @@ absl::StatusOr<std::string> json_schema_grammar(const nlohmann::json& schema) {
 }
 
 std::string json_object_grammar() { return absl::StrCat("root ::= object\n", kCommonRules); }
+
+std::string choice_grammar(const std::vector<std::string>& choices) {
+  const auto quote = [](std::string* out, const std::string& choice) { *out += literal(choice); };
+  return absl::StrCat("root ::= ", absl::StrJoin(choices, " | ", quote), "\n");
+}
 
 }  // namespace varve

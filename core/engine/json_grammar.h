@@ -1,7 +1,8 @@
-// Grammars (GBNF) for answers that must be JSON.
+// Grammars (GBNF) for answers that must be JSON, or one of some texts.
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "nlohmann/json.hpp"
@@ -22,5 +23,8 @@ absl::StatusOr<std::string> json_schema_grammar(const nlohmann::json& schema);
 
 // For any JSON object.
 std::string json_object_grammar();
+
+// For one of the texts, exactly; at least one, none empty.
+std::string choice_grammar(const std::vector<std::string>& choices);
 
 }  // namespace varve

@@ -77,6 +77,22 @@ absl::StatusOr<std::pair<Json, const char*>> answer_schema(const Json& body) {
   return std::pair(*std::move(parsed), "guided_json");
 }
 
+// What other servers know, and what would give other answers if it were ignored.
+absl::Status check_not_served(const Json& body) {
+  static constexpr std::pair<const char*, const char*> kRows[] = {
+      {"guided_regex", "guided_grammar, with a GBNF grammar"},
+      {"structured_outputs", "response_format, guided_json, guided_choice or guided_grammar"},
+      {"stop_token_ids", "stop, with texts"},
+      {"prompt_logprobs", "echo and logprobs of /v1/completions"},
+  };
+  for (const auto& [name, instead] : kRows) {
+    const auto found = body.find(name);
+    if (found == body.end() || found->empty() || *found == 0) continue;
+    return invalid(name, absl::StrCat("is not served; expected ", instead));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status take_grammar(const Json& body, GenerateCall* call) {
   std::string& grammar = call->sampling.grammar;
   for (const char* name : {"grammar", "guided_grammar"}) {
@@ -84,13 +100,19 @@ absl::Status take_grammar(const Json& body, GenerateCall* call) {
     grammar = body.at(name);
     call->grammar_param = name;
   }
+  if (body.contains("guided_choice")) {
+    if (!grammar.empty())
+      return invalid("guided_choice", "found beside a grammar; expected one of them");
+    grammar = choice_grammar(body.at("guided_choice"));
+    call->grammar_param = "guided_choice";
+  }
   const absl::StatusOr<std::pair<Json, const char*>> schema = answer_schema(body);
   if (!schema.ok()) return schema.status();
   const bool wants_object =
       body.contains("response_format") && body.at("response_format").at("type") == "json_object";
   const bool wants_json = wants_object || !schema->first.is_null();
   if (!grammar.empty() && wants_json)
-    return invalid("grammar", "found a grammar beside a JSON format; expected one of them");
+    return invalid(call->grammar_param, "found beside a JSON format; expected one of them");
   if (!schema->first.is_null()) {
     absl::StatusOr<std::string> converted = json_schema_grammar(schema->first);
     if (!converted.ok()) return with_param(converted.status(), schema->second);
@@ -168,6 +190,7 @@ std::vector<ChatMessage> take_messages(Json& messages) {
 }
 
 absl::Status take_generation(Json& body, const ParseOptions& options, GenerateCall* call) {
+  if (const absl::Status status = check_not_served(body); !status.ok()) return status;
   take_sampling(body, call);
   take_logit_bias(body, call);
   take_stop(body, call);

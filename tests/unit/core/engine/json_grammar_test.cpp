@@ -42,6 +42,14 @@ std::string error_of(std::string_view schema) {
   return std::string(grammar.status().message());
 }
 
+TEST(ChoiceGrammar, TakesTheChoicesAndNothingElse) {
+  const std::vector<std::string> choices = {"yes", "yes, \"sir\"", "a\\n\nb]", "é😀"};
+  const std::string grammar = choice_grammar(choices);
+  for (const std::string& choice : choices) EXPECT_TRUE(accepts(grammar, choice)) << choice;
+  for (const char* other : {"", "ye", "yes, ", "no", "yesyes", "a\nb]"})
+    EXPECT_FALSE(accepts(grammar, other)) << other;
+}
+
 TEST(JsonGrammar, AnyObject) {
   const std::string grammar = json_object_grammar();
   EXPECT_TRUE(accepts(grammar, R"({})"));

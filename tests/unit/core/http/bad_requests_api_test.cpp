@@ -215,6 +215,14 @@ TEST_F(BadRequest, Formats) {
       {R"("guided_json":1)", "guided_json"},
       {R"("grammar":1)", "grammar"},
       {R"("grammar":"root ::= \"a\"","response_format":{"type":"json_object"})", "grammar"},
+      {R"("guided_choice":["a"],"grammar":"root ::= \"a\"")", "guided_choice"},
+      {R"("guided_choice":["a"],"json_schema":{"type":"object"})", "guided_choice"},
+      {R"("guided_choice":[])", "guided_choice"},
+      {R"("guided_choice":["a",""])", "guided_choice[1]"},
+      {R"("guided_regex":"a+")", "guided_regex"},
+      {R"("structured_outputs":{"choice":["a"]})", "structured_outputs"},
+      {R"("stop_token_ids":[2])", "stop_token_ids"},
+      {R"("prompt_logprobs":1)", "prompt_logprobs"},
   };
   for (const auto& [field, param] : rows) expect({kChat, chat(field), param});
 }

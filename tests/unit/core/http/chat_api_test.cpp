@@ -151,6 +151,15 @@ TEST_F(ChatTest, FormatsBecomeGrammars) {
   EXPECT_EQ(asked(2).sampling.grammar, asked(4).sampling.grammar);
 }
 
+TEST_F(ChatTest, ChoicesBecomeAGrammar) {
+  post(kPath, R"({"messages":[{"role":"user","content":"hi"}],"guided_choice":["yes","no"]})");
+  ASSERT_EQ(status(), 200) << responder->sent[0].body;
+  EXPECT_EQ(asked(0).sampling.grammar, "root ::= \"yes\" | \"no\"\n");
+  post(kPath, R"({"messages":[{"role":"user","content":"hi"}],"stop_token_ids":[],
+                  "prompt_logprobs":0,"structured_outputs":{}})");
+  EXPECT_EQ(status(), 200) << "asks for nothing: " << responder->sent[0].body;
+}
+
 TEST_F(ChatTest, ConversationsAreTheClientsOrHowTheyBegin) {
   const auto conversation_of = [&](const std::string& body) {
     post(kPath, body);
