@@ -244,7 +244,8 @@ class Reader {
     for (const std::string& item : list) {
       const std::pair<std::string, std::string> tier =
           absl::StrSplit(item, absl::MaxSplits(':', 1));
-      if (!is_table_name(tier.first) || tier.first == "auto" || tier.first == "default") {
+      if (item.find(':') == std::string::npos || !is_table_name(tier.first) ||
+          tier.first == "auto" || tier.first == "default") {
         return error_at(where, absl::StrCat("found the tier ", quoted(item),
                                             "; expected service_tier:class, such as priority:vip"));
       }

@@ -108,6 +108,8 @@ TEST_F(ApiKeysTest, ErrorsNameTheLine) {
   EXPECT_THAT(error_of(key("a", kVipDigest, "tiers = [\"vip\", 1]\n")), HasSubstr(":5:1: "));
   EXPECT_THAT(error_of(key("a", kVipDigest, "tiers = [\"priority:vp\"]\n")),
               HasSubstr("did you mean \"vip\"?"));
+  EXPECT_THAT(error_of(key("a", kVipDigest, "tiers = [\"gold\"]\n")),
+              HasSubstr("found the tier \"gold\"; expected service_tier:class"));
   EXPECT_THAT(error_of(key("a", kVipDigest, "tiers = [\"auto:vip\"]\n")), HasSubstr("auto:vip"));
   EXPECT_THAT(error_of(key("a", kVipDigest, "tiers = [\"flex:vip\", \"flex:batch\"]\n")),
               HasSubstr("twice"));
