@@ -70,10 +70,10 @@ Comparison compare_quantiles(const Question& question, const ArmData& control_da
   result.is_primary = &question == kQuestions;
   result.alpha = result.is_primary ? config.alpha : config.alpha / kGuardrails;
   result.limit = absl::StrFormat("at most %g%% above the control's", 100 * config.margin);
-  const std::vector<double> control = ascending(control_data.metric[question.metric]);
-  const std::vector<double> treatment = ascending(treatment_data.metric[question.metric]);
-  result.control_value = statistics::sample_quantile(control, question.p);
-  result.treatment_value = statistics::sample_quantile(treatment, question.p);
+  const statistics::Values control = ascending(control_data.metric[question.metric]);
+  const statistics::Values treatment = ascending(treatment_data.metric[question.metric]);
+  result.control_value = statistics::sample_quantile(control.lower, question.p);
+  result.treatment_value = statistics::sample_quantile(treatment.lower, question.p);
   result.control = statistics::quantile_interval(control, question.p, result.alpha);
   result.treatment = statistics::quantile_interval(treatment, question.p, result.alpha);
   const double enough = std::log(1 / result.alpha), factor = 1 + config.margin;
@@ -91,12 +91,24 @@ Comparison compare_quantiles(const Question& question, const ArmData& control_da
     result.verdict = Verdict::kGoodEnough;
     result.is_better = statistics::log_evidence_of_more(treatment, control, question.p, 1,
                                                         1 - control_part) >= enough;
-  } else if (!control.empty() && !treatment.empty()) {
+  } else if (!control.lower.empty() && !treatment.lower.empty()) {
     const auto either = [&](double times) { return std::max(good(times), worse(times)); };
-    result.more_units = more_than(static_cast<double>(control.size() + treatment.size()),
-                                  times_needed(enough, either));
+    result.more_units =
+        more_than(static_cast<double>(control.lower.size() + treatment.lower.size()),
+                  times_needed(enough, either));
   }
   return result;
+}
+
+double failed_share(const ArmData& arm) {
+  const uint64_t decided = arm.units - arm.undecided;
+  return decided == 0 ? kNan : static_cast<double>(arm.failed) / static_cast<double>(decided);
+}
+
+Interval failed_interval(const ArmData& arm, double alpha) {
+  const auto failed = static_cast<double>(arm.failed);
+  return statistics::share_interval(static_cast<double>(arm.units), failed,
+                                    failed + static_cast<double>(arm.undecided), alpha);
 }
 
 // The error rate over the control's.
@@ -107,10 +119,10 @@ Comparison compare_errors(const ArmData& control, const ArmData& treatment,
   result.alpha = config.alpha / kGuardrails;
   result.limit =
       absl::StrFormat("at most %g points above the control's", 100 * config.error_rate_max);
-  result.control_value = mean_of(control.failed);
-  result.treatment_value = mean_of(treatment.failed);
-  result.control = statistics::mean_interval(control.failed, 0, 1, result.alpha);
-  result.treatment = statistics::mean_interval(treatment.failed, 0, 1, result.alpha);
+  result.control_value = failed_share(control);
+  result.treatment_value = failed_share(treatment);
+  result.control = failed_interval(control, result.alpha);
+  result.treatment = failed_interval(treatment, result.alpha);
   // An answer takes one end of each interval, and each end is wrong with alpha / 2.
   if (result.treatment.lower - result.control.upper > config.error_rate_max) {
     result.verdict = Verdict::kWorse;
@@ -201,12 +213,15 @@ QualityBand compare_quality(const Depth& depth, const std::vector<QualitySample>
   return band;
 }
 
+// In the order of arrival.
 std::vector<Exposure> rows_of(const AbLog& log, const ExperimentRecord& record) {
   std::vector<Exposure> rows;
   for (const Exposure& row : log.exposures) {
     if (row.experiment == record.config.name && row.version == record.config.version)
       rows.push_back(row);
   }
+  std::stable_sort(rows.begin(), rows.end(),
+                   [](const Exposure& a, const Exposure& b) { return a.wall_s < b.wall_s; });
   return rows;
 }
 
@@ -347,7 +362,7 @@ absl::StatusOr<AbReport> make_ab_report(const AbLog& log, const std::string& exp
     latest = std::max(latest, deciding_split(*record, arm));
   for (size_t arm = 0; arm < data.size(); ++arm) {
     report.arms.push_back({record->arms[arm], data[arm].units, data[arm].requests, data[arm].errors,
-                           data[arm].kv_bytes / data[arm].kv_tokens});
+                           data[arm].open, data[arm].kv_bytes / data[arm].kv_tokens});
   }
   for (const ExperimentEvent& event : log.events) {
     if (event.experiment == experiment) report.events.push_back(event);

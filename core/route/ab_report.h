@@ -24,8 +24,8 @@ struct Comparison {
   std::string unit;    // "ms", or empty for shares
   bool is_primary = false;
   double alpha = 0;
-  double control_value = 0, treatment_value = 0;
-  statistics::Interval control, treatment;  // with probability 1 - alpha, at all times
+  double control_value = 0, treatment_value = 0;  // at least, while requests are under way
+  statistics::Interval control, treatment;        // with probability 1 - alpha, at all times
   Verdict verdict = Verdict::kNotYet;
   bool is_better = false;              // proven: better than the control, without any margin
   std::optional<uint64_t> more_units;  // both arms together, for kNotYet: about so many
@@ -44,8 +44,9 @@ struct QualityBand {
 
 struct ArmSummary {
   std::string name;
-  uint64_t units = 0, requests = 0, errors = 0;
-  double kv_bytes_per_token = 0;  // NaN when nothing is known
+  uint64_t units = 0, requests = 0, errors = 0;  // requests that have ended
+  uint64_t open = 0;                             // requests under way
+  double kv_bytes_per_token = 0;                 // NaN when nothing is known
 };
 
 struct TreatmentReport {

@@ -172,6 +172,7 @@ std::string ab_report_text(const AbReport& report) {
     const ArmSummary& arm = report.arms[i];
     absl::StrAppendFormat(&text, "%-20s weight %g%%, %d units, %d requests, %d errors", arm.name,
                           config.arms[i].weight, arm.units, arm.requests, arm.errors);
+    if (arm.open > 0) absl::StrAppendFormat(&text, ", %d under way", arm.open);
     if (!std::isnan(arm.kv_bytes_per_token))
       absl::StrAppendFormat(&text, ", KV %.0f bytes per token", arm.kv_bytes_per_token);
     text += "\n";
@@ -200,6 +201,7 @@ std::string ab_report_json(const AbReport& report) {
                             {"units", arm.units},
                             {"requests", arm.requests},
                             {"errors", arm.errors},
+                            {"open", arm.open},
                             {"kv_bytes_per_token", number(arm.kv_bytes_per_token)}});
   }
   for (const TreatmentReport& treatment : report.treatments)

@@ -25,6 +25,14 @@ struct Exposure {
   std::string finish, error;  // error: status code name, or empty
 };
 
+// Exposure::finish of a request under way, before and after its stack has begun to compute it;
+// ttft_ms is NaN until there is a first token, total_ms the time so far.
+inline constexpr char kWaiting[] = "waiting";
+inline constexpr char kRunning[] = "running";
+inline bool is_open(const Exposure& row) {
+  return row.finish == kWaiting || row.finish == kRunning;
+}
+
 // Teacher-forced comparison of one request's text on an arm's stack against the exact stack.
 struct QualitySample {
   std::string experiment;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 namespace varve::statistics {
 namespace {
@@ -39,6 +40,10 @@ double count_below(std::span<const double> sorted, double x) {
 std::vector<double> ascending(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values;
+}
+
+Values ascending(Values values) {
+  return {ascending(std::move(values.lower)), ascending(std::move(values.upper))};
 }
 
 double log_evidence_of_share(double n, double sum, double p, bool above) {
@@ -100,6 +105,11 @@ Interval quantile_interval(std::span<const double> sorted, double p, double alph
   return interval;
 }
 
+Interval quantile_interval(const Values& sorted, double p, double alpha) {
+  return {quantile_interval(sorted.lower, p, alpha).lower,
+          quantile_interval(sorted.upper, p, alpha).upper};
+}
+
 double sample_quantile(std::span<const double> sorted, double p) {
   if (sorted.empty()) return std::numeric_limits<double>::quiet_NaN();
   const double rank = std::ceil(p * static_cast<double>(sorted.size()));
@@ -143,6 +153,41 @@ double log_evidence_of_more(std::span<const double> control, std::span<const dou
                                                     repeat * static_cast<double>(below)));
   }
   return smallest;
+}
+
+double log_evidence_of_no_more(const Values& control, const Values& treatment, double p,
+                               double factor, double control_part, double repeat) {
+  return log_evidence_of_no_more(control.lower, treatment.upper, p, factor, control_part, repeat);
+}
+
+double log_evidence_of_more(const Values& control, const Values& treatment, double p, double factor,
+                            double control_part, double repeat) {
+  return log_evidence_of_more(control.upper, treatment.lower, p, factor, control_part, repeat);
+}
+
+namespace {
+
+// The smallest share that is not refuted as too small.
+double share_lower(double n, double sum, double alpha) {
+  constexpr int kScales = 9;
+  double refuted = 0, kept = 1;
+  for (int step = 0; step < 50; ++step) {
+    const double p = (refuted + kept) / 2;
+    double logs[kScales];
+    double l = 8;
+    for (double& log : logs) {
+      log = l * sum - n * cumulant(p, l);
+      l /= 2;
+    }
+    (log_mean_exp(logs) >= std::log(2 / alpha) ? refuted : kept) = p;
+  }
+  return refuted;
+}
+
+}  // namespace
+
+Interval share_interval(double n, double sum_min, double sum_max, double alpha) {
+  return {share_lower(n, sum_min, alpha), 1 - share_lower(n, n - sum_max, alpha)};
 }
 
 namespace {

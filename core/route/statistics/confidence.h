@@ -20,6 +20,14 @@ struct Interval {
 // As the functions on quantiles take them.
 std::vector<double> ascending(std::vector<double> values);
 
+// Values of which some are not settled: each is at least `lower` and at most `upper`. As these have
+// evidence only to lose from what is assumed, none of the guarantees depends on which values are
+// settled when somebody looks, and why.
+struct Values {
+  std::vector<double> lower, upper;
+};
+Values ascending(Values values);
+
 // Evidence about a share of 0/1 (or [0, 1]) observations with sum `sum`, in nats.
 //
 // If the conditional mean of W in [0, 1] is at most p, then for l >= 0, by convexity,
@@ -30,6 +38,11 @@ std::vector<double> ascending(std::vector<double> values);
 //
 // One arm: against "the share is at most p" (`above`) or "at least p" (not `above`).
 double log_evidence_of_share(double n, double sum, double p, bool above);
+
+// Of a share of 0/1 observations, of which between `sum_min` and `sum_max` are 1; both ends
+// together hold at all times with probability 1 - alpha. The order of the observations does not
+// matter. Mixture as above, with l that do not depend on p.
+Interval share_interval(double n, double sum_min, double sum_max, double alpha);
 
 // Two independent arms at once: the product of an e-process of each is one. Against "the share of
 // the first is at least p AND that of the second at most p". Half of the mixture bets on both with
@@ -54,6 +67,7 @@ class PairEvidence {
 // 1906.09712). x is kept while neither "F(x) >= p" nor "F(x-) <= p" is refuted; both are true of
 // the quantile whatever the distribution, ties included.
 Interval quantile_interval(std::span<const double> sorted, double p, double alpha);
+Interval quantile_interval(const Values& sorted, double p, double alpha);
 
 // The smallest value that at least the share p of the values do not exceed; NaN for none.
 double sample_quantile(std::span<const double> sorted, double p);
@@ -72,6 +86,11 @@ double log_evidence_of_no_more(std::span<const double> control, std::span<const 
 // Against "quantile p of `treatment` <= factor x quantile p of `control`".
 double log_evidence_of_more(std::span<const double> control, std::span<const double> treatment,
                             double p, double factor, double control_part, double repeat = 1);
+// The least evidence that the values may give: each arm's unsettled ones speak against the claim.
+double log_evidence_of_no_more(const Values& control, const Values& treatment, double p,
+                               double factor, double control_part, double repeat = 1);
+double log_evidence_of_more(const Values& control, const Values& treatment, double p, double factor,
+                            double control_part, double repeat = 1);
 
 // Of the mean of observations in [low, high] (values outside are clipped), in the order in which
 // they came; each end holds at all times with probability 1 - alpha / 2. Betting: the capital of

@@ -37,7 +37,8 @@ template <class Visit>
 void for_each_placement(const ExperimentRecord& record, std::span<const Exposure> rows,
                         Visit visit) {
   for (const Exposure& row : rows) {
-    if (!is_counted(row)) continue;
+    // Of what ends in the queue there will be no row.
+    if (!is_counted(row) || row.finish == kWaiting) continue;
     const auto arm = std::find(record.arms.begin(), record.arms.end(), row.arm);
     const size_t split = split_at(record, row.wall_s);
     if (arm == record.arms.end() || split == SIZE_MAX) continue;
@@ -96,11 +97,9 @@ Gate sample_ratio_gate(const ExperimentRecord& record, std::span<const Exposure>
   std::vector<uint64_t> totals(record.arms.size(), 0);
   for_each_placement(record, rows, [&](size_t now, uint64_t unit, size_t arm) {
     if (!seen.try_emplace(unit, now).second) return;
-    if (split == SIZE_MAX || now > split) {
+    if (now != split) {
       split = now;
       ratio.set_weights(expected_split(record, split));
-    } else if (now < split) {
-      return;  // a long request from before the change: its kind is over-represented here
     }
     ratio.add(arm);
     ++totals[arm];

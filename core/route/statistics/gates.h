@@ -40,7 +40,7 @@ class SampleRatio {
 
 inline constexpr double kGateAlpha = 0.001;
 
-// Rows in the order of the log. Switchback: blocks in place of units.
+// Rows in the order of arrival. Switchback: blocks in place of units.
 Gate sample_ratio_gate(const ExperimentRecord& record, std::span<const Exposure> rows);
 // A unit (a block) in two arms under the same weights.
 Gate crossover_gate(const ExperimentRecord& record, std::span<const Exposure> rows);

@@ -16,8 +16,17 @@ double ttft_of(const Exposure& row) {
 
 bool is_failure(const Exposure& row) { return !row.error.empty() && row.finish != "cancelled"; }
 
-void keep(std::vector<double>& values, double value) {
-  if (!std::isnan(value)) values.push_back(value);
+// `lower`: what a value that is not there yet will be at least.
+void keep(Values& values, const Exposure& row, double value, double lower) {
+  const bool is_unsettled = std::isnan(value) && is_open(row);
+  if (std::isnan(value) && !is_unsettled) return;
+  values.lower.push_back(is_unsettled ? lower : value);
+  values.upper.push_back(is_unsettled ? std::numeric_limits<double>::infinity() : value);
+}
+
+void keep_ttft(Values& values, const Exposure& row) {
+  // Of what ends in the queue nobody will hear: its wait must not speak against the arm.
+  keep(values, row, ttft_of(row), row.finish == kRunning ? row.total_ms : 0);
 }
 
 }  // namespace
@@ -37,23 +46,27 @@ void Units::add(const Exposure& row) {
   if (is_new) seen.is_counted = is_within;
   if (!seen.is_counted || !is_within) return;
   ArmData& arm = arms_[number];
-  ++arm.requests;
+  const bool has_ended = !is_open(row);
+  ++(has_ended ? arm.requests : arm.open);
   arm.errors += is_failure(row) ? 1 : 0;
-  if (row.error.empty()) {
+  if (row.error.empty() && has_ended) {
     arm.kv_bytes += static_cast<double>(row.hot_bytes + row.warm_bytes + row.cold_bytes);
     arm.kv_tokens += static_cast<double>(row.prompt_tokens + row.output_tokens);
   }
   if (seen.requests == 0) {
     seen.arm = number;
     ++arm.units;
-    keep(arm.metric[kTtft], ttft_of(row));
-    keep(arm.metric[kGap], row.gap_p50_ms);
-    keep(arm.metric[kStall], row.gap_p99_ms);
-    arm.failed.push_back(is_failure(row) ? 1 : 0);
-    arm.prompt_tokens.push_back(static_cast<double>(row.prompt_tokens));
-    arm.cached_tokens.push_back(static_cast<double>(row.cached_tokens));
+    keep_ttft(arm.metric[kTtft], row);
+    keep(arm.metric[kGap], row, row.gap_p50_ms, 0);
+    keep(arm.metric[kStall], row, row.gap_p99_ms, 0);
+    arm.failed += is_failure(row) ? 1 : 0;
+    arm.undecided += has_ended ? 0 : 1;
+    if (has_ended) {
+      arm.prompt_tokens.push_back(static_cast<double>(row.prompt_tokens));
+      arm.cached_tokens.push_back(static_cast<double>(row.cached_tokens));
+    }
   } else if (seen.requests == 1 && seen.arm == number) {
-    keep(arm.metric[kLaterTtft], ttft_of(row));
+    keep_ttft(arm.metric[kLaterTtft], row);
   }
   ++seen.requests;
 }
@@ -65,10 +78,12 @@ std::vector<double> block_differences(std::span<const Exposure> rows, const std:
     double sum = 0, n = 0;
   };
   std::map<uint64_t, Block> blocks;
+  uint64_t unsettled = UINT64_MAX;  // the first block that is
   for (const Exposure& row : rows) {
     const double latency = row.*latency_ms;
-    if (!is_counted(row) || row.burn_in || !(latency > 0) || std::isinf(latency)) continue;
-    if (row.arm != control && row.arm != treatment) continue;
+    if (!is_counted(row) || row.burn_in || (row.arm != control && row.arm != treatment)) continue;
+    if (std::isnan(latency) && is_open(row)) unsettled = std::min(unsettled, row.block);
+    if (!(latency > 0) || std::isinf(latency)) continue;
     Block& block = blocks[row.block];
     block.is_treatment = row.arm == treatment;
     block.sum += std::log(latency);
@@ -76,6 +91,7 @@ std::vector<double> block_differences(std::span<const Exposure> rows, const std:
   }
   // The last one may not be over: its mean still moves.
   if (!blocks.empty()) blocks.erase(std::prev(blocks.end()));
+  blocks.erase(blocks.lower_bound(unsettled), blocks.end());
   std::vector<double> differences;
   const Block* open = nullptr;
   for (const auto& [number, block] : blocks) {

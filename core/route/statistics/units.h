@@ -5,6 +5,10 @@
 // when its first requests end and never change afterwards: a median over its requests would move
 // between two looks, and the guarantee under peeking would be gone. The first request stands for
 // the unit; its second one, which finds the prefix in memory, has a metric of its own.
+//
+// A unit counts from the moment its request arrives. To wait for the end would show the fast ones
+// first, and of an arm that hangs only those that do not; while it is under way, its values are
+// known to lie between bounds.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +19,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "core/route/experiment_record.h"
 #include "core/route/exposure_log.h"
+#include "core/route/statistics/confidence.h"
 
 namespace varve::statistics {
 
@@ -27,12 +32,13 @@ enum Metric : size_t {
 };
 
 struct ArmData {
-  uint64_t units = 0, requests = 0, errors = 0;
-  // One value per unit that has one, in the order in which they came. A request that failed, or
+  uint64_t units = 0, requests = 0, errors = 0;  // requests, errors: of those that have ended
+  uint64_t open = 0;                             // requests under way
+  // One value per unit that has one, in the order in which they arrived. A request that failed, or
   // that its client gave up, before the first token has a TTFT of +infinity.
-  std::vector<double> metric[kMetrics];
-  std::vector<double> failed;                        // 0 or 1: first request
-  std::vector<double> prompt_tokens, cached_tokens;  // first request
+  Values metric[kMetrics];
+  uint64_t failed = 0, undecided = 0;                // units: first request failed, is under way
+  std::vector<double> prompt_tokens, cached_tokens;  // first request, when it has ended
   double kv_bytes = 0, kv_tokens = 0;                // sums over requests that ended well
 };
 
@@ -42,7 +48,7 @@ struct TimeSpan {
   double to_s = std::numeric_limits<double>::infinity();
 };
 
-// Rows in the order of the log. Forced, shadow and burn-in rows, rows of other arms, and units
+// Rows in the order of arrival. Forced, shadow and burn-in rows, rows of other arms, and units
 // whose first request lies outside of `when`, are left out.
 class Units {
  public:
@@ -70,9 +76,9 @@ class Units {
 inline bool is_counted(const Exposure& row) { return !row.forced && !row.is_shadow; }
 
 // Differences of mean log latency between neighbouring time blocks of different arms, treatment
-// minus control, in time order. Each block but the last, which may not be over, is used once; a
-// drift that is slow against a block's length cancels, and the random order of arms makes what is
-// left of it average out.
+// minus control, in time order. Each block before the first that may not be over (with a request
+// under way whose latency is not known, or the last) is used once; a drift that is slow against a
+// block's length cancels, and the random order of arms makes what is left of it average out.
 std::vector<double> block_differences(std::span<const Exposure> rows, const std::string& control,
                                       const std::string& treatment, double Exposure::*latency_ms);
 
