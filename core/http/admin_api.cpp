@@ -2,8 +2,9 @@
 //
 //   GET  /admin/experiments
 //     {"experiments": [{"name", "version", "class", "mode",
-//       "arms": [{"arm", "weight", "requests", "errors", "ttft_ms_mean", "quality_samples",
-//                 "kld_mean", "top1_mean", "stopped"}]}]}
+//       "arms": [{"arm", "weight", "requests", "errors", "open", "unanswered",
+//                 "unanswered_ms_max", "ttft_ms_mean", "quality_samples", "kld_mean", "top1_mean",
+//                 "stopped"}]}]}
 //   POST /admin/experiments/{name}/stop  {"arm": "int4", "why": "…"}   the same of that experiment
 //   POST /admin/reload                   {"changes": ["class.vip.priority: 1 -> 10"]}
 #include <cmath>
@@ -28,6 +29,9 @@ Json arm_json(const ArmStatus& arm) {
           {"weight", arm.weight},
           {"requests", arm.requests},
           {"errors", arm.errors},
+          {"open", arm.open},
+          {"unanswered", arm.unanswered},
+          {"unanswered_ms_max", arm.unanswered_ms_max},
           {"ttft_ms_mean", number_or_null(arm.ttft_ms_mean)},
           {"quality_samples", arm.quality_samples},
           {"kld_mean", number_or_null(arm.kld_mean)},

@@ -85,7 +85,10 @@ class LaneDispatcher final : public Dispatcher {
   // What is needed of a request when it ends.
   struct Ticket {
     Placement placement;
-    std::string request_id, key_id;
+    std::string key_id;
+    Exposure row;  // in an experiment, as is what follows
+    uint64_t log_ticket = 0;
+    absl::Time deadline;                             // steady_time()
     uint64_t tokens = 0;                             // taken from the quota
     std::shared_ptr<const GenerateRequest> request;  // only when offered to on_ended
   };
@@ -97,7 +100,17 @@ class LaneDispatcher final : public Dispatcher {
   bool is_offered(const Snapshot& snapshot, const Placement& placement) const;
   void ended(const Ticket& ticket, const GenerateResult& result,
              const std::vector<int32_t>& answer);
+  // In an experiment.
+  void begin(const GenerateRequest& request, Ticket& ticket);
+  void refused(const Ticket& ticket);
   void ended_in_experiment(const Ticket& ticket, const GenerateResult& result);
+  // Calls visit(experiment) when the request counts in one that is in effect.
+  template <class Visit>
+  void if_counted(const Placement& placement, Visit visit);
+  void stop_breaches(const ExperimentConfig& experiment) {
+    for (const Arms::Breach& breach : arms_.breaches(experiment, steady_time()))
+      (void)stop_arm(experiment.name, breach.arm, breach.why);
+  }
   absl::Status rejected(const Placement& placement, const char* why, absl::Status status) {
     parts_.metrics->rejected(placement.class_name, why);
     return status;
@@ -170,19 +183,24 @@ absl::Status LaneDispatcher::submit(const Arrival& arrival, const Placement& pla
 
   auto ticket = std::make_shared<Ticket>();
   ticket->placement = placement;
-  ticket->request_id = request.id;
   ticket->key_id = arrival.who.key_id;
   ticket->tokens = request.prompt.size() + request.max_tokens;
   absl::Status status = charge(arrival, placement, ticket->tokens);
   if (!status.ok()) return status;
   if (is_offered(*current(), placement))
     ticket->request = std::make_shared<const GenerateRequest>(request);
+  const bool in_experiment = !placement.experiment.empty();
+  if (in_experiment) begin(request, *ticket);
 
   WatchingSink::Watch watch;
   watch.keeps_answer = ticket->request != nullptr;
-  watch.on_started = [this, ticket] {
-    if (!ticket->placement.experiment.empty())
-      parts_.metrics->exposed(ticket->placement.experiment, ticket->placement.arm);
+  watch.on_started = [this, ticket, in_experiment] {
+    if (!in_experiment) return;
+    parts_.metrics->exposed(ticket->placement.experiment, ticket->placement.arm);
+    parts_.log->started(ticket->log_ticket);
+  };
+  watch.on_answered = [this, ticket, in_experiment] {
+    if (in_experiment) parts_.log->answered(ticket->log_ticket);
   };
   watch.on_ended = [this, ticket](const GenerateResult& result,
                                   const std::vector<int32_t>& answer) {
@@ -192,6 +210,7 @@ absl::Status LaneDispatcher::submit(const Arrival& arrival, const Placement& pla
                                   std::make_shared<WatchingSink>(std::move(sink), std::move(watch)),
                                   std::move(cancel));
   if (status.ok()) return status;
+  if (in_experiment) refused(*ticket);
   quotas_->refund(ticket->key_id, ticket->tokens);
   if (status.code() == absl::StatusCode::kResourceExhausted)
     status = with_retry_after(std::move(status), placement.lane->retry_after());
@@ -212,22 +231,51 @@ void LaneDispatcher::ended(const Ticket& ticket, const GenerateResult& result,
     parts_.on_ended(ticket.placement, *ticket.request, answer, result);
 }
 
-void LaneDispatcher::ended_in_experiment(const Ticket& ticket, const GenerateResult& result) {
-  const Placement& placement = ticket.placement;
-  const Exposure row = exposure_of(placement, ticket.request_id, placement.digest, result);
-  // Who never left the queue has seen nothing of the arm's stack.
-  if (result.started != absl::InfinitePast()) parts_.log->add(row);
-  if (row.forced || row.burn_in) return;
+template <class Visit>
+void LaneDispatcher::if_counted(const Placement& placement, Visit visit) {
+  if (placement.assignment.forced || placement.assignment.burn_in) return;
   const std::shared_ptr<const Snapshot> snapshot = current();
   const ExperimentConfig* experiment = find_by_name(snapshot->experiments, placement.experiment);
   // A reload may have ended it, or begun another under its name.
-  if (experiment == nullptr || placement.experiment_version != experiment->version) return;
+  if (experiment != nullptr && placement.experiment_version == experiment->version)
+    visit(*experiment);
+}
+
+void LaneDispatcher::begin(const GenerateRequest& request, Ticket& ticket) {
+  ticket.row = arrived(ticket.placement, request);
+  ticket.deadline = steady_time() + (request.deadline - absl::Now());
+  ticket.log_ticket = parts_.log->begin(ticket.row);
+  if_counted(ticket.placement, [&](const ExperimentConfig& experiment) {
+    // What is late elsewhere must not wait for its end to be seen.
+    stop_breaches(experiment);
+    arms_.began(experiment, ticket.placement.assignment.arm, ticket.row.unit_hash, ticket.deadline);
+  });
+}
+
+void LaneDispatcher::refused(const Ticket& ticket) {
+  parts_.log->forget(ticket.log_ticket);
+  if_counted(ticket.placement, [&](const ExperimentConfig& experiment) {
+    arms_.refused(experiment, ticket.placement.assignment.arm, ticket.row.unit_hash,
+                  ticket.deadline);
+  });
+}
+
+void LaneDispatcher::ended_in_experiment(const Ticket& ticket, const GenerateResult& result) {
+  const Exposure row = varve::ended(ticket.row, result);
+  // Who never left the queue has seen nothing of the arm's stack.
+  if (result.started != absl::InfinitePast()) {
+    parts_.log->end(ticket.log_ticket, row);
+  } else {
+    parts_.log->forget(ticket.log_ticket);
+  }
   // What a server that stops cuts off is nobody's fault.
   const bool is_error =
       result.reason == FinishReason::kError && !absl::IsUnavailable(result.status);
-  const std::string breach =
-      arms_.ended(*experiment, placement.assignment.arm, row.unit_hash, is_error, row.ttft_ms);
-  if (!breach.empty()) (void)stop_arm(placement.experiment, placement.arm, breach);
+  if_counted(ticket.placement, [&](const ExperimentConfig& experiment) {
+    arms_.ended(experiment, ticket.placement.assignment.arm, row.unit_hash, ticket.deadline,
+                is_error, row.ttft_ms);
+    stop_breaches(experiment);
+  });
 }
 
 void LaneDispatcher::add_quality(const QualitySample& sample) {
@@ -282,6 +330,7 @@ std::vector<ExperimentStatus> LaneDispatcher::experiments() const {
   std::vector<ExperimentStatus> all;
   for (const ExperimentConfig& experiment : snapshot->experiments) {
     all.push_back(arms_.status(experiment));
+    if (parts_.log != nullptr) add_open(parts_.log->open_requests(), all.back());
     const auto stops = snapshot->stops.find(experiment.name);
     if (stops == snapshot->stops.end()) continue;
     for (ArmStatus& arm : all.back().arms) {
@@ -431,24 +480,6 @@ void stay_with(const Placement& earlier, Placement* placement) {
   placement->lane = earlier.lane;
   placement->digest = earlier.digest;
   placement->generation = earlier.generation;
-}
-
-LaneOptions lane_options(const StackConfig& stack, const std::vector<ClassConfig>& classes,
-                         std::string digest) {
-  LaneOptions options;
-  options.name = stack.name;
-  options.concurrency = stack.concurrency;
-  options.concurrency_max = stack.concurrency_max;
-  options.queue_max = stack.queue_max;
-  options.stall_max = stack.stall_max;
-  options.step_tokens_max = stack.step_tokens_max;
-  options.step_ms_max = stack.step_ms_max;
-  options.peak_queue_percent = stack.peak_queue_percent;
-  for (const ClassConfig& one : classes) {
-    if (one.yields_summaries_at_peak) options.peak_classes.push_back(one.name);
-  }
-  options.digest = std::move(digest);
-  return options;
 }
 
 absl::Status with_retry_after(absl::Status status, absl::Duration wait) {

@@ -76,7 +76,11 @@ struct DispatcherParts {
 struct ArmStatus {
   std::string arm;  // arm_name()
   double weight = 0;
-  uint64_t requests = 0, errors = 0, quality_samples = 0;
+  // Ended; and those still under way that are late, which count as errors.
+  uint64_t requests = 0, errors = 0;
+  uint64_t open = 0, unanswered = 0;  // under way; and of these without a first token
+  double unanswered_ms_max = 0;       // how long the oldest of these has waited; 0: none does
+  uint64_t quality_samples = 0;
   double ttft_ms_mean = 0, kld_mean = 0, top1_mean = 0;  // NaN while there is none
   std::string stopped;                                   // why, or empty
 };

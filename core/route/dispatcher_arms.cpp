@@ -1,5 +1,6 @@
 #include "core/route/dispatcher_arms.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -8,6 +9,9 @@
 
 namespace varve {
 namespace {
+
+// A lane looks at deadlines between steps; one that is so late has lost sight of them.
+constexpr absl::Duration kLate = absl::Seconds(10);
 
 double mean(double sum, uint64_t n) {
   return n == 0 ? std::numeric_limits<double>::quiet_NaN() : sum / static_cast<double>(n);
@@ -30,11 +34,34 @@ std::vector<Arms::Counters>& Arms::counters_of(const ExperimentConfig& experimen
   return counters;
 }
 
-std::string Arms::ended(const ExperimentConfig& experiment, size_t arm, uint64_t unit_hash,
-                        bool is_error, double ttft_ms) {
+bool Arms::take(const ExperimentConfig& experiment, size_t arm, uint64_t unit_hash,
+                absl::Time deadline) {
+  auto& open = counters_of(experiment)[arm].open;
+  const auto [first, last] = open.equal_range(deadline);
+  const auto found =
+      std::find_if(first, last, [&](const auto& one) { return one.second == unit_hash; });
+  if (found == last) return false;
+  open.erase(found);
+  return true;
+}
+
+void Arms::began(const ExperimentConfig& experiment, size_t arm, uint64_t unit_hash,
+                 absl::Time deadline) {
   MutexLock lock(&mutex_);
-  std::vector<Counters>& all = counters_of(experiment);
-  Counters& counters = all[arm];
+  counters_of(experiment)[arm].open.emplace(deadline, unit_hash);
+}
+
+void Arms::refused(const ExperimentConfig& experiment, size_t arm, uint64_t unit_hash,
+                   absl::Time deadline) {
+  MutexLock lock(&mutex_);
+  (void)take(experiment, arm, unit_hash, deadline);
+}
+
+void Arms::ended(const ExperimentConfig& experiment, size_t arm, uint64_t unit_hash,
+                 absl::Time deadline, bool is_error, double ttft_ms) {
+  MutexLock lock(&mutex_);
+  if (!take(experiment, arm, unit_hash, deadline)) return;
+  Counters& counters = counters_of(experiment)[arm];
   ++counters.requests;
   counters.errors += is_error ? 1 : 0;
   if (!std::isnan(ttft_ms)) {
@@ -42,14 +69,34 @@ std::string Arms::ended(const ExperimentConfig& experiment, size_t arm, uint64_t
     counters.ttft_ms += ttft_ms;
   }
   add_unit(counters.units, unit_hash, experiment.min_units);
-  const double rate = counters.error_rate(), control_rate = all[0].error_rate();
-  if (arm == 0 || counters.units.size() < experiment.min_units ||
-      rate - control_rate <= experiment.error_rate_max)
-    return "";
-  return absl::StrFormat(
-      "error rate %.4f after %d requests, the control's %.4f after %d: more than "
-      "error_rate_max %g over it",
-      rate, counters.requests, control_rate, all[0].requests, experiment.error_rate_max);
+}
+
+std::vector<Arms::Breach> Arms::breaches(const ExperimentConfig& experiment, absl::Time now) {
+  MutexLock lock(&mutex_);
+  std::vector<Counters>& all = counters_of(experiment);
+  for (Counters& counters : all) {
+    while (!counters.open.empty() && counters.open.begin()->first + kLate < now) {
+      ++counters.requests;
+      ++counters.errors;
+      add_unit(counters.units, counters.open.begin()->second, experiment.min_units);
+      counters.open.erase(counters.open.begin());
+    }
+  }
+  std::vector<Breach> breaches;
+  const double control_rate = all[0].error_rate();
+  for (size_t arm = 1; arm < all.size(); ++arm) {
+    const double rate = all[arm].error_rate();
+    if (experiment.arms[arm].weight == 0 || all[arm].units.size() < experiment.min_units ||
+        rate - control_rate <= experiment.error_rate_max)
+      continue;
+    breaches.push_back(
+        {arm_name(experiment, arm),
+         absl::StrFormat("error rate %.4f after %d requests, the control's %.4f after %d: more "
+                         "than error_rate_max %g over it",
+                         rate, all[arm].requests, control_rate, all[0].requests,
+                         experiment.error_rate_max)});
+  }
+  return breaches;
 }
 
 std::string Arms::compared(const ExperimentConfig& experiment, size_t arm,
@@ -98,6 +145,20 @@ ExperimentStatus Arms::status(const ExperimentConfig& experiment) const {
     status.arms.push_back(std::move(arm));
   }
   return status;
+}
+
+void add_open(const std::vector<Exposure>& open_requests, ExperimentStatus& status) {
+  for (const Exposure& row : open_requests) {
+    if (row.experiment != status.name || row.version != status.version || row.forced || row.burn_in)
+      continue;
+    for (ArmStatus& arm : status.arms) {
+      if (arm.arm != row.arm) continue;
+      ++arm.open;
+      if (!std::isnan(row.ttft_ms)) continue;
+      ++arm.unanswered;
+      arm.unanswered_ms_max = std::max(arm.unanswered_ms_max, row.total_ms);
+    }
+  }
 }
 
 void Arms::keep(const std::vector<ExperimentConfig>& experiments) {

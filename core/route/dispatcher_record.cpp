@@ -64,21 +64,25 @@ RequestMetrics request_metrics(const Placement& placement, const GenerateResult&
   return metrics;
 }
 
-Exposure exposure_of(const Placement& placement, const std::string& request_id,
-                     const std::string& digest, const GenerateResult& result) {
+Exposure arrived(const Placement& placement, const GenerateRequest& request) {
   Exposure row;
   row.experiment = placement.experiment;
   row.version = placement.experiment_version;
   row.unit_hash = placement.assignment.unit_hash;
   row.arm = placement.arm;
   row.class_name = placement.class_name;
-  row.request_id = request_id;
-  row.stack_digest = digest;
+  row.request_id = request.id;
+  row.stack_digest = placement.digest;
   row.forced = placement.assignment.forced;
   row.burn_in = placement.assignment.burn_in;
   row.block = placement.assignment.block;
   // The lane's times do not follow the wall clock, which the events of an experiment are told in.
-  row.wall_s = wall_seconds() - absl::ToDoubleSeconds(result.ended - result.arrived);
+  row.wall_s = wall_seconds();
+  row.prompt_tokens = request.prompt.size();
+  return row;
+}
+
+Exposure ended(Exposure row, const GenerateResult& result) {
   row.ttft_ms = 1000 * seconds_between(result.arrived, result.first_token);
   std::vector<float> gaps = result.token_gaps_ms;
   row.gap_p50_ms = quantile(gaps, 0.5);

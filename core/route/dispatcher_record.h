@@ -1,4 +1,4 @@
-// What is noted of a request that has ended. Internal to core/route.
+// What is noted of a request. Internal to core/route.
 #pragma once
 
 #include <string>
@@ -18,9 +18,9 @@ const char* outcome_name(FinishReason reason);
 
 RequestMetrics request_metrics(const Placement& placement, const GenerateResult& result);
 
-// `request_id` and `digest` (of the stack) go in as they are. To be called when the request has
-// just ended. [any]
-Exposure exposure_of(const Placement& placement, const std::string& request_id,
-                     const std::string& digest, const GenerateResult& result);
+// What is known of a request that arrives now. [any]
+Exposure arrived(const Placement& placement, const GenerateRequest& request);
+// The same row when it has ended. [any]
+Exposure ended(Exposure row, const GenerateResult& result);
 
 }  // namespace varve

@@ -14,7 +14,8 @@ namespace varve {
 class WatchingSink final : public GenerateSink {
  public:
   struct Watch {
-    std::function<void()> on_started;  // once, when the stack has computed something for it
+    std::function<void()> on_started;   // once, when the stack has computed something for it
+    std::function<void()> on_answered;  // once, when it has a first token
     // Before the sink's own on_end. `answer` is empty unless keeps_answer.
     std::function<void(const GenerateResult&, const std::vector<int32_t>& answer)> on_ended;
     bool keeps_answer = false;
@@ -34,6 +35,7 @@ class WatchingSink final : public GenerateSink {
   }
   void on_piece(Piece piece) override {
     start();
+    if (!std::exchange(answered_, true)) watch_.on_answered();
     if (watch_.keeps_answer) answer_.push_back(piece.token);
     sink_->on_piece(std::move(piece));
   }
@@ -50,7 +52,7 @@ class WatchingSink final : public GenerateSink {
 
   const std::shared_ptr<GenerateSink> sink_;
   const Watch watch_;
-  bool started_ = false;
+  bool started_ = false, answered_ = false;
   std::vector<int32_t> answer_;
 };
 

@@ -84,4 +84,22 @@ absl::StatusOr<SnapshotLanes> next_lanes(const Snapshot& now, const ServeConfig&
   return next;
 }
 
+LaneOptions lane_options(const StackConfig& stack, const std::vector<ClassConfig>& classes,
+                         std::string digest) {
+  LaneOptions options;
+  options.name = stack.name;
+  options.concurrency = stack.concurrency;
+  options.concurrency_max = stack.concurrency_max;
+  options.queue_max = stack.queue_max;
+  options.stall_max = stack.stall_max;
+  options.step_tokens_max = stack.step_tokens_max;
+  options.step_ms_max = stack.step_ms_max;
+  options.peak_queue_percent = stack.peak_queue_percent;
+  for (const ClassConfig& one : classes) {
+    if (one.yields_summaries_at_peak) options.peak_classes.push_back(one.name);
+  }
+  options.digest = std::move(digest);
+  return options;
+}
+
 }  // namespace varve

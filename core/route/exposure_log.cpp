@@ -8,6 +8,9 @@
 #include <cstdio>
 #include <deque>
 #include <initializer_list>
+#include <limits>
+#include <map>
+#include <random>
 #include <thread>
 #include <utility>
 #include <variant>
@@ -29,6 +32,8 @@ constexpr size_t kBatchRowsMax = 1024;
 constexpr size_t kKeptEventsMax = kBatchRowsMax / 4;
 // Rows wait this long for company, so that a transaction carries many.
 constexpr auto kBatchWait = std::chrono::milliseconds(100);
+// So old is what the file says of open requests when nothing else happens.
+constexpr auto kOpenWait = std::chrono::seconds(1);
 // After a failure, so that a full disk costs next to nothing.
 constexpr auto kRetryWait = std::chrono::seconds(1);
 constexpr char kKeptEventsSql[] =
@@ -92,33 +97,42 @@ class LogFile {
     status =
         exposure::execute(path_, db->get(), "PRAGMA journal_mode=WAL;PRAGMA synchronous=NORMAL");
     if (status.ok() && is_empty) status = create(db->get());
-    // Fails where the file or its folder cannot be written.
-    if (status.ok()) status = exposure::execute(path_, db->get(), "BEGIN IMMEDIATE;COMMIT");
+    if (status.ok()) status = exposure::create_open_table(path_, db->get());
     if (!status.ok()) return status;
-    constexpr const char* kInserts[] = {exposure::kInsertExposure, exposure::kInsertQuality,
-                                        exposure::kInsertEvent};
-    for (size_t i = 0; i < std::size(kInserts); ++i) {
-      absl::StatusOr<Statement> statement = exposure::prepare(path_, db->get(), kInserts[i]);
+    constexpr const char* kSql[] = {exposure::kInsertExposure, exposure::kInsertQuality,
+                                    exposure::kInsertEvent, exposure::kDeleteOpen,
+                                    exposure::kInsertOpen};
+    static_assert(std::size(kSql) == kStatements);
+    for (size_t i = 0; i < kStatements; ++i) {
+      absl::StatusOr<Statement> statement = exposure::prepare(path_, db->get(), kSql[i]);
       if (!statement.ok()) return statement.status();
-      inserts_[i] = *std::move(statement);
+      statements_[i] = *std::move(statement);
     }
     db_ = *std::move(db);
     return absl::OkStatus();
   }
 
   void close() {
-    for (Statement& insert : inserts_) insert.reset();
+    for (Statement& statement : statements_) statement.reset();
     db_.reset();
   }
 
-  // All of the rows, or none.
-  absl::Status write(const std::vector<Row>& rows) {
+  // All of the rows, and `open` in place of the open requests before; or nothing.
+  absl::Status write(const std::vector<Row>& rows, const std::vector<Exposure>& open) {
     absl::Status status = exposure::execute(path_, db_.get(), "BEGIN IMMEDIATE");
     for (size_t i = 0; i < rows.size() && status.ok(); ++i) {
-      sqlite3_stmt* insert = inserts_[rows[i].index()].get();
+      sqlite3_stmt* insert = statements_[rows[i].index()].get();
       std::visit([&](const auto& row) { bind_row(Binder(insert), row); }, rows[i]);
-      if (sqlite3_step(insert) != SQLITE_DONE) status = exposure::database_error(path_, db_.get());
-      sqlite3_reset(insert);
+      status = step(insert);
+    }
+    if (status.ok()) {
+      Binder(statements_[kDeleteOpen].get()) << writer_;
+      status = step(statements_[kDeleteOpen].get());
+    }
+    for (size_t i = 0; i < open.size() && status.ok(); ++i) {
+      sqlite3_stmt* insert = statements_[kInsertOpen].get();
+      bind_row(Binder(insert) << writer_, open[i]);
+      status = step(insert);
     }
     if (status.ok()) status = exposure::execute(path_, db_.get(), "COMMIT");
     if (!status.ok()) sqlite3_exec(db_.get(), "ROLLBACK", nullptr, nullptr, nullptr);
@@ -151,6 +165,17 @@ class LogFile {
   }
 
  private:
+  // The first are those of Row's alternatives.
+  enum { kDeleteOpen = std::variant_size_v<Row>, kInsertOpen, kStatements };
+
+  absl::Status step(sqlite3_stmt* statement) {
+    const bool is_done = sqlite3_step(statement) == SQLITE_DONE;
+    const absl::Status status =
+        is_done ? absl::OkStatus() : exposure::database_error(path_, db_.get());
+    sqlite3_reset(statement);
+    return status;
+  }
+
   std::string old_path() const { return path_ + ".1"; }
 
   bool has_old() const {
@@ -175,8 +200,9 @@ class LogFile {
   }
 
   const std::string path_;
+  const uint64_t writer_ = std::random_device()();  // whose open requests are whose
   Database db_;
-  Statement inserts_[std::variant_size_v<Row>];  // destroyed before the database
+  Statement statements_[kStatements];  // destroyed before the database
 };
 
 class SqliteLog final : public ExposureLog {
@@ -193,16 +219,46 @@ class SqliteLog final : public ExposureLog {
     writer_.join();
   }
 
-  void add(Exposure row) override { push(std::move(row)); }
-  void add(QualitySample row) override { push(std::move(row)); }
-  void add(ExperimentEvent row) override { push(std::move(row)); }
+  uint64_t begin(Exposure row) override {
+    row.finish = kWaiting;
+    row.ttft_ms = row.gap_p50_ms = row.gap_p99_ms = std::numeric_limits<double>::quiet_NaN();
+    MutexLock lock(&mutex_);
+    open_.emplace(++last_ticket_, Open{std::move(row), std::chrono::steady_clock::now()});
+    if (open_.size() == 1) wake_.notify_all();
+    return last_ticket_;
+  }
+  void started(uint64_t ticket) override {
+    MutexLock lock(&mutex_);
+    open_.at(ticket).row.finish = kRunning;
+  }
+  void answered(uint64_t ticket) override {
+    MutexLock lock(&mutex_);
+    Open& open = open_.at(ticket);
+    open.row.ttft_ms = open.so_far_ms();
+  }
+  void end(uint64_t ticket, Exposure row) override {
+    MutexLock lock(&mutex_);
+    open_.erase(ticket);
+    push(std::move(row));
+  }
+  void forget(uint64_t ticket) override {
+    MutexLock lock(&mutex_);
+    open_.erase(ticket);
+  }
+  std::vector<Exposure> open_requests() const override {
+    MutexLock lock(&mutex_);
+    return open_rows();
+  }
+
+  void add(Exposure row) override { add_row(std::move(row)); }
+  void add(QualitySample row) override { add_row(std::move(row)); }
+  void add(ExperimentEvent row) override { add_row(std::move(row)); }
 
   void flush() override ABSL_NO_THREAD_SAFETY_ANALYSIS {
     std::unique_lock<Mutex> lock(mutex_);
-    const uint64_t until = n_added_;
-    flush_until_ = std::max(flush_until_, until);
+    const uint64_t mine = ++flushes_wanted_;
     wake_.notify_all();
-    settled_.wait(lock, [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return n_settled_ >= until; });
+    flushed_.wait(lock, [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return flushes_done_ >= mine; });
   }
 
   Counts counts() const override {
@@ -211,35 +267,73 @@ class SqliteLog final : public ExposureLog {
   }
 
  private:
-  void push(Row row) {
+  struct Open {
+    Exposure row;
+    std::chrono::steady_clock::time_point since;
+
+    double so_far_ms() const {
+      return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - since)
+          .count();
+    }
+  };
+
+  std::vector<Exposure> open_rows() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    std::vector<Exposure> rows;
+    for (const auto& [ticket, open] : open_) {
+      rows.push_back(open.row);
+      rows.back().total_ms = open.so_far_ms();
+    }
+    return rows;
+  }
+
+  void add_row(Row row) {
     MutexLock lock(&mutex_);
+    push(std::move(row));
+  }
+
+  void push(Row row) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (queue_.size() >= kQueuedRowsMax) {
       ++counts_.dropped;
       return;
     }
     queue_.push_back(std::move(row));
-    ++n_added_;
     if (queue_.size() == 1 || queue_.size() == kBatchRowsMax) wake_.notify_all();
   }
 
-  // Waits until there is reason to write, and adds to the batch. False at the end.
-  bool next_batch(std::vector<Row>& batch, bool failed) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+  struct Batch {
+    std::vector<Row> rows;
+    std::vector<Exposure> open;
+    uint64_t flushes = 0;  // done with it
+  };
+
+  // Waits until there is reason to write, and adds to the batch. `had_open`: so had the last one.
+  // False at the end.
+  bool next_batch(Batch& batch, bool failed, bool had_open) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     std::unique_lock<Mutex> lock(mutex_);
     const auto is_urgent = [this]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-      return stop_ || flush_until_ > n_settled_;
+      return stop_ || flushes_wanted_ > flushes_done_;
+    };
+    const auto has_rows = [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+      return is_urgent() || !queue_.empty();
     };
     if (failed) wake_.wait_for(lock, kRetryWait, is_urgent);
-    wake_.wait(lock,
-               [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return is_urgent() || !queue_.empty(); });
+    if (had_open) {
+      wake_.wait_for(lock, kOpenWait, has_rows);
+    } else {
+      wake_.wait(lock,
+                 [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return has_rows() || !open_.empty(); });
+    }
     wake_.wait_for(lock, kBatchWait, [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
       return is_urgent() || queue_.size() >= kBatchRowsMax;
     });
-    const size_t n_kept = batch.size();
-    while (!queue_.empty() && batch.size() < kBatchRowsMax) {
-      batch.push_back(std::move(queue_.front()));
+    const size_t n_kept = batch.rows.size();
+    while (!queue_.empty() && batch.rows.size() < kBatchRowsMax) {
+      batch.rows.push_back(std::move(queue_.front()));
       queue_.pop_front();
     }
-    return batch.size() > n_kept || !stop_;
+    batch.open = open_rows();
+    batch.flushes = queue_.empty() ? flushes_wanted_ : flushes_done_;
+    return batch.rows.size() > n_kept || !stop_;
   }
 
   // What a failure leaves to be tried again: events, which say what was stopped.
@@ -251,40 +345,42 @@ class SqliteLog final : public ExposureLog {
   }
 
   void run() {
-    std::vector<Row> batch;
+    Batch batch;
+    std::vector<Row>& rows = batch.rows;
     size_t n_kept = 0;
-    bool failed = false;
-    while (next_batch(batch, failed)) {
+    bool failed = false, had_open = false;
+    while (next_batch(batch, failed, had_open)) {
       absl::Status status = file_.open();
-      if (status.ok()) status = file_.write(batch);
+      if (status.ok()) status = file_.write(rows, batch.open);
       failed = !status.ok();
       // What an I/O error leaves of a connection is not worth keeping.
       if (failed) file_.close();
       {
         MutexLock lock(&mutex_);
-        (failed ? counts_.failed : counts_.written) += batch.size() - n_kept;
-        n_settled_ += batch.size() - n_kept;
+        (failed ? counts_.failed : counts_.written) += rows.size() - n_kept;
+        flushes_done_ = batch.flushes;
       }
-      settled_.notify_all();
-      failed ? keep_events(batch) : batch.clear();
-      n_kept = batch.size();
+      flushed_.notify_all();
+      failed ? keep_events(rows) : rows.clear();
+      n_kept = rows.size();
+      had_open = !batch.open.empty();
       if (!failed && bytes_max_ > 0 && file_.bytes() > bytes_max_ && !file_.rotate().ok())
         file_.close();
     }
-    if (!batch.empty() && file_.open().ok()) file_.write(batch).IgnoreError();
+    if ((!rows.empty() || had_open) && file_.open().ok()) file_.write(rows, {}).IgnoreError();
     file_.close();
   }
 
   LogFile file_;  // of the writer thread
   const uint64_t bytes_max_;
   mutable Mutex mutex_;
-  std::condition_variable_any wake_, settled_;
+  std::condition_variable_any wake_, flushed_;
   std::deque<Row> queue_ ABSL_GUARDED_BY(mutex_);
   Counts counts_ ABSL_GUARDED_BY(mutex_);
-  // Rows taken into the queue, rows tried, and how far somebody waits for.
-  uint64_t n_added_ ABSL_GUARDED_BY(mutex_) = 0;
-  uint64_t n_settled_ ABSL_GUARDED_BY(mutex_) = 0;
-  uint64_t flush_until_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<uint64_t, Open> open_ ABSL_GUARDED_BY(mutex_);  // by ticket
+  uint64_t last_ticket_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t flushes_wanted_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t flushes_done_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread writer_;
 };

@@ -59,10 +59,21 @@ class ExposureLog {
   static absl::StatusOr<std::unique_ptr<ExposureLog>> open(const std::string& path,
                                                            uint64_t bytes_max);
   virtual ~ExposureLog() = default;  // writes what is queued
+  // A request under way, in the queue: the file has what is known of it, brought up to date every
+  // second and in one piece with the rows of those that have ended. Returns its ticket, from 1, to
+  // be told when its stack begins to compute it and when its first token comes. It stays until
+  // end(), which adds its row, or forget(), when it was not exposed.
+  virtual uint64_t begin(Exposure row) = 0;
+  virtual void started(uint64_t ticket) = 0;
+  virtual void answered(uint64_t ticket) = 0;
+  virtual void end(uint64_t ticket, Exposure row) = 0;
+  virtual void forget(uint64_t ticket) = 0;
+  virtual std::vector<Exposure> open_requests() const = 0;  // in the order of begin()
+
   virtual void add(Exposure row) = 0;
   virtual void add(QualitySample row) = 0;
   virtual void add(ExperimentEvent row) = 0;
-  virtual void flush() = 0;  // returns when everything added before is in the file, or failed
+  virtual void flush() = 0;  // returns when all that is known before is in the file, or failed
   struct Counts {
     uint64_t written = 0, dropped = 0, failed = 0;
   };
@@ -70,7 +81,8 @@ class ExposureLog {
 };
 
 // Reads a log that a server may be writing to, with what was rotated to "<path>.1", in the order of
-// writing. `experiment` empty: all. A missing, damaged or foreign file is an error. [any]
+// writing; exposures that are open (is_open()) come last. Those that a server left when it was
+// killed stay so. `experiment` empty: all. A missing, damaged or foreign file is an error. [any]
 absl::StatusOr<std::vector<Exposure>> read_exposures(const std::string& path,
                                                      const std::string& experiment,
                                                      uint32_t version);

@@ -70,16 +70,9 @@ void read_row(Columns from, ExperimentEvent& row) {
 }
 
 template <class Row>
-absl::Status read_file(const std::string& path, const char* sql, const std::string& experiment,
-                       uint32_t version, std::vector<Row>& rows) {
-  // Reading a WAL needs its shared memory file, which a reader may have to make.
-  absl::StatusOr<Database> db = exposure::open_database(path, SQLITE_OPEN_READWRITE);
-  if (!db.ok()) db = exposure::open_database(path, SQLITE_OPEN_READONLY);
-  if (!db.ok()) return db.status();
-  bool is_empty = false;
-  const absl::Status known = exposure::check_schema(path, db->get(), is_empty);
-  if (!known.ok() || is_empty) return known;
-  const absl::StatusOr<Statement> statement = exposure::prepare(path, db->get(), sql);
+absl::Status read_query(const std::string& path, sqlite3* db, const char* sql,
+                        const std::string& experiment, uint32_t version, std::vector<Row>& rows) {
+  const absl::StatusOr<Statement> statement = exposure::prepare(path, db, sql);
   if (!statement.ok()) return statement.status();
   sqlite3_stmt* query = statement->get();
   sqlite3_bind_text(query, 1, experiment.data(), static_cast<int>(experiment.size()),
@@ -90,20 +83,39 @@ absl::Status read_file(const std::string& path, const char* sql, const std::stri
     rows.emplace_back();
     read_row(Columns(query), rows.back());
   }
-  return step == SQLITE_DONE ? absl::OkStatus() : exposure::database_error(path, db->get());
+  return step == SQLITE_DONE ? absl::OkStatus() : exposure::database_error(path, db);
+}
+
+template <class Row>
+absl::Status read_file(const std::string& path, const char* sql, const std::string& experiment,
+                       uint32_t version, bool with_open, std::vector<Row>& rows) {
+  // Reading a WAL needs its shared memory file, which a reader may have to make.
+  absl::StatusOr<Database> db = exposure::open_database(path, SQLITE_OPEN_READWRITE);
+  if (!db.ok()) db = exposure::open_database(path, SQLITE_OPEN_READONLY);
+  if (!db.ok()) return db.status();
+  bool is_empty = false;
+  absl::Status status = exposure::check_schema(path, db->get(), is_empty);
+  if (!status.ok() || is_empty) return status;
+  // All at one moment, so that a request that ends meanwhile is there once.
+  status = exposure::execute(path, db->get(), "BEGIN");
+  if (status.ok()) status = read_query(path, db->get(), sql, experiment, version, rows);
+  if (!status.ok() || !with_open) return status;
+  const auto has_open = exposure::read_number(path, db->get(), exposure::kHasOpen);
+  if (!has_open.ok() || *has_open == 0) return has_open.status();
+  return read_query(path, db->get(), exposure::kSelectOpen, experiment, version, rows);
 }
 
 template <class Row>
 absl::StatusOr<std::vector<Row>> read_rows(const std::string& path, const char* sql,
                                            const std::string& experiment, uint32_t version,
-                                           bool with_rotated) {
+                                           bool with_rotated, bool with_open = false) {
   std::vector<Row> rows;
   const std::string rotated = path + ".1";
   if (with_rotated && access(rotated.c_str(), F_OK) == 0) {
-    const absl::Status status = read_file(rotated, sql, experiment, version, rows);
+    const absl::Status status = read_file(rotated, sql, experiment, version, false, rows);
     if (!status.ok()) return status;
   }
-  const absl::Status status = read_file(path, sql, experiment, version, rows);
+  const absl::Status status = read_file(path, sql, experiment, version, with_open, rows);
   if (!status.ok()) return status;
   return rows;
 }
@@ -113,7 +125,7 @@ absl::StatusOr<std::vector<Row>> read_rows(const std::string& path, const char* 
 absl::StatusOr<std::vector<Exposure>> read_exposures(const std::string& path,
                                                      const std::string& experiment,
                                                      uint32_t version) {
-  return read_rows<Exposure>(path, exposure::kSelectExposure, experiment, version, true);
+  return read_rows<Exposure>(path, exposure::kSelectExposure, experiment, version, true, true);
 }
 
 absl::StatusOr<std::vector<QualitySample>> read_quality(const std::string& path,

@@ -5,8 +5,8 @@
 namespace varve::exposure {
 namespace {
 
-constexpr char kTables[] =
-    "CREATE TABLE exposure(id INTEGER PRIMARY KEY, experiment TEXT NOT NULL,"
+constexpr char kExposureColumns[] =
+    "experiment TEXT NOT NULL,"
     " version INTEGER NOT NULL, unit_hash INTEGER NOT NULL, arm TEXT NOT NULL,"
     " class_name TEXT NOT NULL, request_id TEXT NOT NULL, stack_digest TEXT NOT NULL,"
     " forced INTEGER NOT NULL, burn_in INTEGER NOT NULL, is_shadow INTEGER NOT NULL,"
@@ -14,7 +14,9 @@ constexpr char kTables[] =
     " gap_p99_ms REAL, total_ms REAL, prompt_tokens INTEGER NOT NULL,"
     " cached_tokens INTEGER NOT NULL, output_tokens INTEGER NOT NULL, hot_bytes INTEGER NOT NULL,"
     " warm_bytes INTEGER NOT NULL, cold_bytes INTEGER NOT NULL, finish TEXT NOT NULL,"
-    " error TEXT NOT NULL);"
+    " error TEXT NOT NULL";
+
+constexpr char kOtherTables[] =
     "CREATE INDEX exposure_experiment ON exposure(experiment, version);"
     "CREATE TABLE quality(id INTEGER PRIMARY KEY, experiment TEXT NOT NULL,"
     " version INTEGER NOT NULL, arm TEXT NOT NULL, request_id TEXT NOT NULL,"
@@ -118,9 +120,19 @@ absl::Status check_schema(const std::string& path, sqlite3* db, bool& is_empty) 
 }
 
 absl::Status create_schema(const std::string& path, sqlite3* db, const std::string& more_sql) {
+  const std::string sql = absl::StrCat("BEGIN IMMEDIATE;PRAGMA application_id=", kApplicationId,
+                                       ";PRAGMA user_version=", kSchemaVersion,
+                                       ";CREATE TABLE exposure(id INTEGER PRIMARY KEY,",
+                                       kExposureColumns, ");", kOtherTables, more_sql, "COMMIT;");
+  const absl::Status status = execute(path, db, sql.c_str());
+  if (!status.ok()) sqlite3_exec(db, "ROLLBACK", nullptr, nullptr, nullptr);
+  return status;
+}
+
+absl::Status create_open_table(const std::string& path, sqlite3* db) {
   const std::string sql =
-      absl::StrCat("BEGIN IMMEDIATE;PRAGMA application_id=", kApplicationId,
-                   ";PRAGMA user_version=", kSchemaVersion, ";", kTables, more_sql, "COMMIT;");
+      absl::StrCat("BEGIN IMMEDIATE;CREATE TABLE IF NOT EXISTS open(writer INTEGER NOT NULL,",
+                   kExposureColumns, ");COMMIT");
   const absl::Status status = execute(path, db, sql.c_str());
   if (!status.ok()) sqlite3_exec(db, "ROLLBACK", nullptr, nullptr, nullptr);
   return status;

@@ -11,7 +11,8 @@
 
 namespace varve::exposure {
 
-// In user_version. A reader knows every version up to its own.
+// In user_version. A reader knows every version up to its own. Within one, files may lack the table
+// of open requests.
 inline constexpr int kSchemaVersion = 1;
 inline constexpr int kApplicationId = 0x56415256;  // "VARV"
 
@@ -38,6 +39,8 @@ absl::StatusOr<int64_t> read_number(const std::string& path, sqlite3* db, const 
 absl::Status check_schema(const std::string& path, sqlite3* db, bool& is_empty);
 // With `more_sql` in the same transaction.
 absl::Status create_schema(const std::string& path, sqlite3* db, const std::string& more_sql);
+// Where it is not there. Fails where the file or its folder cannot be written.
+absl::Status create_open_table(const std::string& path, sqlite3* db);
 
 inline constexpr char kInsertExposure[] =
     "INSERT INTO exposure(experiment,version,unit_hash,arm,class_name,request_id,stack_digest,"
@@ -49,6 +52,18 @@ inline constexpr char kSelectExposure[] =
     "forced,burn_in,is_shadow,block,wall_s,ttft_ms,gap_p50_ms,gap_p99_ms,total_ms,prompt_tokens,"
     "cached_tokens,output_tokens,hot_bytes,warm_bytes,cold_bytes,finish,error FROM exposure "
     "WHERE ?1='' OR (experiment=?1 AND version=?2) ORDER BY id";
+// The table of requests under way, which a writer makes where a file lacks it: their rows, replaced
+// by each writer with every transaction, so that all readers find a request either there or among
+// the exposures.
+inline constexpr char kDeleteOpen[] = "DELETE FROM open WHERE writer=?";
+inline constexpr char kInsertOpen[] =
+    "INSERT INTO open VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)";
+inline constexpr char kHasOpen[] = "SELECT count(*) FROM sqlite_master WHERE name='open'";
+inline constexpr char kSelectOpen[] =
+    "SELECT experiment,version,unit_hash,arm,class_name,request_id,stack_digest,"
+    "forced,burn_in,is_shadow,block,wall_s,ttft_ms,gap_p50_ms,gap_p99_ms,total_ms,prompt_tokens,"
+    "cached_tokens,output_tokens,hot_bytes,warm_bytes,cold_bytes,finish,error FROM open "
+    "WHERE ?1='' OR (experiment=?1 AND version=?2)";
 inline constexpr char kInsertQuality[] =
     "INSERT INTO quality(experiment,version,arm,request_id,wall_s,tokens,depth_tokens,delta_nll,"
     "mean_kld,top1_agreement,unit_hash) VALUES(?,?,?,?,?,?,?,?,?,?,?)";

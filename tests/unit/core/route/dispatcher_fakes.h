@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -141,6 +142,8 @@ class FakeMetrics final : public Metrics {
 // What a log was given; outlives it.
 struct Logged {
   Mutex mutex;
+  std::map<uint64_t, Exposure> open ABSL_GUARDED_BY(mutex);
+  uint64_t n_begun ABSL_GUARDED_BY(mutex) = 0, n_closed ABSL_GUARDED_BY(mutex) = 0;
   std::vector<Exposure> rows ABSL_GUARDED_BY(mutex);
   std::vector<QualitySample> samples ABSL_GUARDED_BY(mutex);
   std::vector<ExperimentEvent> events ABSL_GUARDED_BY(mutex);
@@ -161,6 +164,36 @@ struct Logged {
 class FakeLog final : public ExposureLog {
  public:
   explicit FakeLog(Logged* logged) : logged_(logged) {}
+  uint64_t begin(Exposure row) override {
+    MutexLock lock(&logged_->mutex);
+    row.finish = kWaiting;
+    row.ttft_ms = std::numeric_limits<double>::quiet_NaN();
+    row.total_ms = 1000;
+    logged_->open.emplace(++logged_->n_begun, std::move(row));
+    return logged_->n_begun;
+  }
+  void started(uint64_t ticket) override {
+    MutexLock lock(&logged_->mutex);
+    logged_->open.at(ticket).finish = kRunning;
+  }
+  void answered(uint64_t ticket) override {
+    MutexLock lock(&logged_->mutex);
+    logged_->open.at(ticket).ttft_ms = 1;
+  }
+  void end(uint64_t ticket, Exposure row) override {
+    forget(ticket);
+    add(std::move(row));
+  }
+  void forget(uint64_t ticket) override {
+    MutexLock lock(&logged_->mutex);
+    logged_->n_closed += logged_->open.erase(ticket);
+  }
+  std::vector<Exposure> open_requests() const override {
+    MutexLock lock(&logged_->mutex);
+    std::vector<Exposure> rows;
+    for (const auto& [ticket, row] : logged_->open) rows.push_back(row);
+    return rows;
+  }
   void add(Exposure row) override {
     MutexLock lock(&logged_->mutex);
     logged_->rows.push_back(std::move(row));

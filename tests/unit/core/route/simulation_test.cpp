@@ -265,18 +265,6 @@ TEST(Simulation, EqualArmsOnWhichRequestsHangRaiseFewAlarms) {
   }
 }
 
-TEST(Simulation, ASlowerArmIsNotGoodEnoughWhileItsRequestsRun) {
-  // Early on only the quick ones of either arm have ended, and these are alike.
-  HangingWorld world;
-  world.slowdown = 20;
-  const int runs = std::max(10, 100 / kShare);
-  for (int run = 0; run < runs; ++run) {
-    const Outcome outcome = play_hanging(world, 300, static_cast<uint64_t>(run), 0.5, 0.05, 0.01);
-    EXPECT_FALSE(outcome.no_more);
-    EXPECT_TRUE(outcome.more);
-  }
-}
-
 TEST(Simulation, AnOrdinaryTestUnderPeekingFailsThis) {
   // The same game with a normal test of means of logs at 5 % at each look: the simulation is able
   // to find false alarms.
