@@ -102,10 +102,10 @@ void print_status(const CommandLine& line, const Inputs& inputs) {
               << (report->is_valid ? "gates hold" : "a gate is broken") << "\n";
     for (size_t i = 0; i < report->arms.size(); ++i) {
       const ArmSummary& arm = report->arms[i];
-      std::cout << absl::StrFormat("  %-20s %5g%%  %s units  %s requests  %s errors\n",
-                                   shown(arm.name), report->record.config.arms[i].weight,
-                                   count_text(arm.units), count_text(arm.requests),
-                                   count_text(arm.errors));
+      std::cout << absl::StrFormat(
+          "  %-20s %5g%%  %s units  %s requests  %s errors  %s under way\n", shown(arm.name),
+          report->record.config.arms[i].weight, count_text(arm.units), count_text(arm.requests),
+          count_text(arm.errors), count_text(arm.open));
     }
     const size_t n = report->events.size();
     for (size_t i = n > kEventsShown ? n - kEventsShown : 0; i < n; ++i) {

@@ -6,6 +6,8 @@ Usage: experiment_test.py PROGRAM
 """
 
 import concurrent.futures
+import contextlib
+import http.client
 import json
 import os
 import signal
@@ -13,6 +15,7 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 
@@ -112,6 +115,26 @@ class ExperimentTest(unittest.TestCase):
         exposures = sum(v for k, v in metrics.items()
                         if k.startswith('varve_experiment_exposures_total'))
         self.assertEqual(exposures, 300)
+
+    def test_who_hangs_is_told_before_the_end(self):
+        server = self.start(self.tables((1, 99)), {'delay_ms': 60000})
+        client = threading.Thread(target=self.ask_until_cut_off, args=(server,))
+        client.start()
+        self.wait_for_rows("SELECT 1 FROM open WHERE arm = 'other'", 1)
+        other = self.status(server)['arms'][1]
+        self.assertEqual((other['requests'], other['open'], other['unanswered']), (0, 1, 1))
+        code, out, error = self.ab('status', '--log', self.log, '--json')
+        self.assertEqual(code, 0, error)
+        self.assertEqual([a['open'] for a in json.loads(out)[0]['arms']], [0, 1])
+        server.process.kill()
+        server.wait()
+        client.join()
+        self.assertEqual(len(self.rows('SELECT 1 FROM open')), 1)
+        self.assertEqual(self.rows('SELECT 1 FROM exposure'), [])
+
+    def ask_until_cut_off(self, server):
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            self.ask(server, 0)
 
     def test_stop_by_hand_holds_and_outlives_a_restart(self):
         server = self.start(self.tables())

@@ -76,6 +76,7 @@ TEST_F(AdminApiTest, TellsExperiments) {
   EXPECT_EQ(arm["weight"], 5);
   EXPECT_EQ(arm["requests"], 0);
   EXPECT_TRUE(arm["ttft_ms_mean"].is_null());
+  for (const char* key : {"open", "unanswered", "unanswered_ms_max"}) EXPECT_EQ(arm[key], 0) << key;
   EXPECT_TRUE(arm["stopped"].is_null());
 }
 

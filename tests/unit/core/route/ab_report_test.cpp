@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -178,6 +179,41 @@ TEST(AbReport, FailedRequestsAreNotFast) {
   EXPECT_EQ(lossy.comparisons.front().verdict, Verdict::kWorse);
   EXPECT_EQ(lossy.comparisons.back().metric, "errors");
   EXPECT_EQ(lossy.comparisons.back().verdict, Verdict::kWorse);
+}
+
+TEST(AbReport, WhatIsUnderWayCounts) {
+  Story story;
+  AbLog log;
+  play(experiment("memory", "unit"), story, log);
+  EXPECT_EQ(make_ab_report(log, "memory", {})->treatments[0].comparisons[0].verdict,
+            Verdict::kGoodEnough);
+  // A tenth of the treatment's requests hang. Open ones come last in a log.
+  uint64_t n = 0;
+  for (Exposure& row : log.exposures) {
+    if (row.arm != "lossy" || n++ % 10 != 0) continue;
+    row.ttft_ms = row.gap_p50_ms = row.gap_p99_ms = std::nan("");
+    row.finish = kRunning;
+    row.total_ms = 1e6;
+  }
+  std::stable_partition(log.exposures.begin(), log.exposures.end(),
+                        [](const Exposure& row) { return !is_open(row); });
+  auto report = make_ab_report(log, "memory", {});
+  ASSERT_TRUE(report.ok() && report->is_valid);
+  EXPECT_EQ(report->arms[1].open, (n + 9) / 10);
+  EXPECT_EQ(report->arms[0].units + report->arms[1].units, 6000u);
+  const TreatmentReport& lossy = report->treatments[0];
+  EXPECT_EQ(lossy.comparisons[0].verdict, Verdict::kWorse);
+  EXPECT_EQ(lossy.comparisons.back().metric, "errors");
+  EXPECT_EQ(lossy.comparisons.back().verdict, Verdict::kNotYet);
+  EXPECT_EQ(lossy.comparisons.back().treatment_value, 0);
+  EXPECT_THAT(ab_report_text(*report), HasSubstr(absl::StrCat(report->arms[1].open, " under way")));
+  // Who is still in the queue may never be exposed: its wait speaks for neither answer.
+  for (Exposure& row : log.exposures) {
+    if (is_open(row)) row.finish = kWaiting;
+  }
+  report = make_ab_report(log, "memory", {});
+  ASSERT_TRUE(report.ok() && report->is_valid);
+  EXPECT_EQ(report->treatments[0].comparisons[0].verdict, Verdict::kNotYet);
 }
 
 TEST(AbReport, ABrokenGateHidesTheResult) {

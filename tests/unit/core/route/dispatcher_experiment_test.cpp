@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <limits>
@@ -55,9 +56,9 @@ TEST_F(DispatcherTest, LogsWhoWasExposed) {
   ServeConfig config = two_classes();
   config.experiments = {half_on_full()};
   make(config);
+  const double before_s = absl::ToUnixMicros(absl::Now()) / 1e6;
   ASSERT_TRUE(submit(anonymous(conversation_on("main"))).ok());
   EXPECT_EQ(metrics_.counts()["exposed canary main"], 0);
-  const double before_s = absl::ToUnixMicros(absl::Now()) / 1e6;
   ASSERT_TRUE(main_->end());
   EXPECT_EQ(metrics_.counts()["exposed canary main"], 1);
   ASSERT_EQ(logged_.all_rows().size(), 1u);
@@ -68,8 +69,8 @@ TEST_F(DispatcherTest, LogsWhoWasExposed) {
   EXPECT_EQ(row.class_name, "standard");
   EXPECT_EQ(row.request_id, "req-1");
   EXPECT_EQ(row.stack_digest, "digest-of-main");
-  // Four seconds before its end, on the wall's clock and not on the lane's.
-  EXPECT_GE(row.wall_s, before_s - 4.001);
+  // Its arrival, on the wall's clock and not on the lane's.
+  EXPECT_GE(row.wall_s, before_s - 0.001);
   EXPECT_EQ(row.ttft_ms, 3000);
   EXPECT_EQ(row.gap_p50_ms, 20);
   EXPECT_EQ(row.gap_p99_ms, 30);
@@ -88,6 +89,73 @@ TEST_F(DispatcherTest, WhoEndsInTheQueueWasNotExposed) {
   EXPECT_TRUE(logged_.all_rows().empty());
   EXPECT_EQ(metrics_.counts()["exposed canary full"], 0);
   EXPECT_EQ(dispatcher_->experiments()[0].arms[1].errors, 1u);
+  EXPECT_TRUE(logged_.all_open().empty());
+}
+
+TEST_F(DispatcherTest, TellsWhoIsUnderWay) {
+  ServeConfig config = two_classes();
+  config.experiments = {half_on_full()};
+  make(config);
+  const auto open_rows = [&] {
+    const std::vector<Exposure> rows = logged_.all_open();
+    EXPECT_EQ(rows.size(), 1u);
+    return rows.empty() ? Exposure{} : rows[0];
+  };
+  ASSERT_TRUE(submit(anonymous(conversation_on("full"))).ok());
+  EXPECT_EQ(open_rows().finish, kWaiting);
+  EXPECT_EQ(open_rows().arm, "full");
+  EXPECT_EQ(open_rows().prompt_tokens, 4u);
+  const auto full = [&] { return dispatcher_->experiments()[0].arms[1]; };
+  EXPECT_EQ(full().open, 1u);
+  EXPECT_EQ(full().unanswered, 1u);
+  EXPECT_EQ(full().unanswered_ms_max, 1000);
+  EXPECT_EQ(dispatcher_->experiments()[0].arms[0].open, 0u);
+  full_->sink_of_last()->on_prompt_progress(1, 4, 0);
+  EXPECT_EQ(open_rows().finish, kRunning);
+  EXPECT_TRUE(std::isnan(open_rows().ttft_ms));
+  full_->sink_of_last()->on_piece({7, "seven", {}});
+  EXPECT_FALSE(std::isnan(open_rows().ttft_ms));
+  EXPECT_EQ(full().open, 1u);
+  EXPECT_EQ(full().unanswered, 0u);
+  full_->end();
+  EXPECT_TRUE(logged_.all_open().empty());
+  EXPECT_EQ(full().open, 0u);
+  full_->refuse(absl::ResourceExhaustedError("full"));
+  EXPECT_FALSE(submit(anonymous(conversation_on("full"))).ok());
+  EXPECT_TRUE(logged_.all_open().empty());
+  EXPECT_EQ(full().requests, 1u);
+}
+
+TEST_F(DispatcherTest, AnArmWhoseRequestsAreLateIsStoppedBeforeTheyEnd) {
+  for (const bool control_too : {false, true}) {
+    ServeConfig config = two_classes();
+    config.experiments = {half_on_full()};
+    make(config);
+    GenerateRequest late = request();
+    late.deadline = absl::Now() - absl::Minutes(1);
+    GenerateRequest in_time = request();
+    in_time.deadline = absl::Now() + absl::Hours(1);
+    for (int i = 0; i < 20; ++i) {
+      ASSERT_TRUE(
+          submit(anonymous(conversation_on("main", 1000 * i)), control_too ? late : in_time).ok());
+    }
+    for (int i = 0; i < 9; ++i)
+      ASSERT_TRUE(submit(anonymous(conversation_on("full", 1000 * i)), late).ok());
+    ASSERT_TRUE(submit(anonymous(conversation_on("full", 9000)), in_time).ok());
+    EXPECT_EQ(dispatcher_->experiments()[0].arms[1].stopped, "");  // nine are too few
+    ASSERT_TRUE(submit(anonymous(conversation_on("full", 10000)), late).ok());
+    // Each request looks.
+    ASSERT_TRUE(submit(anonymous(conversation_on("main")), in_time).ok());
+    const ArmStatus full = dispatcher_->experiments()[0].arms[1];
+    EXPECT_EQ(full.requests, 10u);
+    EXPECT_EQ(full.errors, 10u);
+    EXPECT_EQ(full.open, 11u);
+    EXPECT_EQ(full.stopped.empty(), control_too);
+    while (full_->end()) {
+    }
+    EXPECT_EQ(dispatcher_->experiments()[0].arms[1].requests, 11u);  // none of them twice
+    EXPECT_EQ(dispatcher_->experiments()[0].arms[1].errors, 10u);
+  }
 }
 
 TEST_F(DispatcherTest, OffersTheControlsRequestsForReplay) {
@@ -307,6 +375,7 @@ TEST_F(DispatcherTest, TrafficReloadsAndStopsAtOnce) {
   dispatcher_->drain(absl::Now());
   EXPECT_EQ(metrics_.records().size(), static_cast<size_t>(n_sent.load()));
   EXPECT_EQ(n_sent, 3 * kRequests);
+  EXPECT_TRUE(logged_.all_open().empty());
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 // test ends it.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <functional>
 #include <limits>
 #include <map>
@@ -61,6 +63,10 @@ class FakeLane final : public PlainLane {
   GenerateRequest last() const {
     MutexLock lock(&mutex_);
     return jobs_.back().request;
+  }
+  std::shared_ptr<GenerateSink> sink_of_last() const {
+    MutexLock lock(&mutex_);
+    return jobs_.back().sink;
   }
   // Ends the oldest job after it has answered token 7 (unless it ended in the queue). False: none.
   bool end(FinishReason reason = FinishReason::kStop, absl::Status status = absl::OkStatus(),
@@ -143,7 +149,7 @@ class FakeMetrics final : public Metrics {
 struct Logged {
   Mutex mutex;
   std::map<uint64_t, Exposure> open ABSL_GUARDED_BY(mutex);
-  uint64_t n_begun ABSL_GUARDED_BY(mutex) = 0, n_closed ABSL_GUARDED_BY(mutex) = 0;
+  uint64_t n_begun ABSL_GUARDED_BY(mutex) = 0;
   std::vector<Exposure> rows ABSL_GUARDED_BY(mutex);
   std::vector<QualitySample> samples ABSL_GUARDED_BY(mutex);
   std::vector<ExperimentEvent> events ABSL_GUARDED_BY(mutex);
@@ -151,6 +157,12 @@ struct Logged {
   std::vector<Exposure> all_rows() {
     MutexLock lock(&mutex);
     return rows;
+  }
+  std::vector<Exposure> all_open() {
+    MutexLock lock(&mutex);
+    std::vector<Exposure> list;
+    for (const auto& [ticket, row] : open) list.push_back(row);
+    return list;
   }
   std::vector<std::string> all_events() {
     MutexLock lock(&mutex);
@@ -186,14 +198,9 @@ class FakeLog final : public ExposureLog {
   }
   void forget(uint64_t ticket) override {
     MutexLock lock(&logged_->mutex);
-    logged_->n_closed += logged_->open.erase(ticket);
+    EXPECT_EQ(logged_->open.erase(ticket), 1u);
   }
-  std::vector<Exposure> open_requests() const override {
-    MutexLock lock(&logged_->mutex);
-    std::vector<Exposure> rows;
-    for (const auto& [ticket, row] : logged_->open) rows.push_back(row);
-    return rows;
-  }
+  std::vector<Exposure> open_requests() const override { return logged_->all_open(); }
   void add(Exposure row) override {
     MutexLock lock(&logged_->mutex);
     logged_->rows.push_back(std::move(row));

@@ -8,9 +8,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <deque>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -142,9 +146,101 @@ TEST_F(ExposureLogTest, DropsAndCountsWhatTheQueueCannotHold) {
   EXPECT_EQ(n_rows(), counts.written);
 }
 
+TEST_F(ExposureLogTest, HasWhatIsUnderWay) {
+  const auto log = open();
+  const uint64_t first = log->begin(row(1)), second = log->begin(row(2));
+  log->started(second);
+  const auto read = [&] {
+    log->flush();
+    auto rows = read_exposures(path_, "memory", 2);
+    EXPECT_TRUE(rows.ok()) << rows.status();
+    return rows.ok() ? *std::move(rows) : std::vector<Exposure>();
+  };
+  std::vector<Exposure> rows = read();
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_TRUE(is_open(rows[0]) && is_open(rows[1]));
+  EXPECT_EQ(rows[0].finish, kWaiting);
+  EXPECT_EQ(rows[1].finish, kRunning);
+  EXPECT_EQ(rows[1].unit_hash, ~uint64_t{2});
+  EXPECT_EQ(rows[1].wall_s, 1e9 + 2);
+  EXPECT_TRUE(std::isnan(rows[1].ttft_ms));
+  EXPECT_GE(rows[1].total_ms, 0);
+  EXPECT_TRUE(read_exposures(path_, "memory", 1)->empty());
+  log->answered(second);
+  EXPECT_GE(read()[1].ttft_ms, 0);
+  EXPECT_EQ(log->open_requests().size(), 2u);
+  log->forget(first);
+  log->end(second, row(2));
+  rows = read();
+  ASSERT_EQ(rows.size(), 1u);
+  EXPECT_FALSE(is_open(rows[0]));
+  EXPECT_EQ(rows[0].ttft_ms, 12.5);
+}
+
+TEST_F(ExposureLogTest, AReaderFindsEachRequestOnce) {
+  const auto log = open();
+  std::atomic<bool> done{false};
+  std::thread traffic([&] {
+    std::deque<std::pair<uint64_t, uint64_t>> running;  // ticket, number
+    for (uint64_t i = 0; i < 1500; ++i) {
+      running.emplace_back(log->begin(row(i)), i);
+      if (running.size() < 20) continue;
+      log->end(running.front().first, row(running.front().second));
+      running.pop_front();
+      if (i % 5 == 0) log->flush();
+    }
+    done = true;
+  });
+  std::set<std::string> before;
+  while (!done) {
+    const auto rows = read_exposures(path_, "", 0);
+    EXPECT_TRUE(rows.ok()) << rows.status();
+    if (!rows.ok()) break;
+    std::set<std::string> seen;
+    for (const Exposure& one : *rows) EXPECT_TRUE(seen.insert(one.request_id).second);
+    EXPECT_TRUE(std::includes(seen.begin(), seen.end(), before.begin(), before.end()));
+    before = std::move(seen);
+  }
+  traffic.join();
+  EXPECT_FALSE(before.empty());
+}
+
+TEST_F(ExposureLogTest, WhatAKilledServerLeftStaysOpen) {
+  const int status = in_child([&] {
+    auto log = ExposureLog::open(path_, 0);
+    if (!log.ok()) return 1;
+    (*log)->begin(row(1));
+    (*log)->flush();
+    kill(getpid(), SIGKILL);
+    return 0;
+  });
+  EXPECT_TRUE(WIFSIGNALED(status));
+  auto log = open();
+  const uint64_t ticket = log->begin(row(2));
+  log->flush();
+  EXPECT_EQ(n_rows(), 2u);
+  log->forget(ticket);
+  log.reset();
+  const auto rows = read_exposures(path_, "", 0);
+  ASSERT_EQ(rows->size(), 1u);
+  EXPECT_EQ(rows->front().request_id, "request-1");
+  EXPECT_TRUE(is_open(rows->front()));
+}
+
+TEST_F(ExposureLogTest, KnowsFilesWithoutATableOfOpenRequests) {
+  open()->add(row(1));
+  sql("DROP TABLE open");
+  EXPECT_EQ(n_rows(), 1u);
+  const auto log = open();
+  log->begin(row(2));
+  log->flush();
+  EXPECT_EQ(n_rows(), 2u);
+}
+
 TEST_F(ExposureLogTest, RotatesAndKeepsTheEvents) {
   const auto log = open(64 << 10);
   log->add(ExperimentEvent{"memory", "started", "{}", 1});
+  log->begin(row(1000000));
   uint64_t n = 0;
   while (!std::filesystem::exists(path_ + ".1")) {
     for (int i = 0; i < 200; ++i) log->add(row(n++));
@@ -153,7 +249,7 @@ TEST_F(ExposureLogTest, RotatesAndKeepsTheEvents) {
   }
   log->add(row(n++));
   log->flush();
-  EXPECT_EQ(n_rows(), n);  // both files
+  EXPECT_EQ(n_rows(), n + 1);  // both files, and what is open once
   EXPECT_LT(std::filesystem::file_size(path_), std::filesystem::file_size(path_ + ".1"));
   ASSERT_EQ(read_events(path_, "memory")->size(), 1u);
 }
