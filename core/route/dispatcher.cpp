@@ -242,7 +242,7 @@ void LaneDispatcher::if_counted(const Placement& placement, Visit visit) {
 }
 
 void LaneDispatcher::begin(const GenerateRequest& request, Ticket& ticket) {
-  ticket.row = arrived(ticket.placement, request);
+  ticket.row = arrival_row(ticket.placement, request);
   ticket.deadline = steady_time() + (request.deadline - absl::Now());
   ticket.log_ticket = parts_.log->begin(ticket.row);
   if_counted(ticket.placement, [&](const ExperimentConfig& experiment) {
@@ -261,7 +261,7 @@ void LaneDispatcher::refused(const Ticket& ticket) {
 }
 
 void LaneDispatcher::ended_in_experiment(const Ticket& ticket, const GenerateResult& result) {
-  const Exposure row = varve::ended(ticket.row, result);
+  const Exposure row = ended_row(ticket.row, result);
   // Who never left the queue has seen nothing of the arm's stack.
   if (result.started != absl::InfinitePast()) {
     parts_.log->end(ticket.log_ticket, row);

@@ -64,7 +64,7 @@ RequestMetrics request_metrics(const Placement& placement, const GenerateResult&
   return metrics;
 }
 
-Exposure arrived(const Placement& placement, const GenerateRequest& request) {
+Exposure arrival_row(const Placement& placement, const GenerateRequest& request) {
   Exposure row;
   row.experiment = placement.experiment;
   row.version = placement.experiment_version;
@@ -82,7 +82,7 @@ Exposure arrived(const Placement& placement, const GenerateRequest& request) {
   return row;
 }
 
-Exposure ended(Exposure row, const GenerateResult& result) {
+Exposure ended_row(Exposure row, const GenerateResult& result) {
   row.ttft_ms = 1000 * seconds_between(result.arrived, result.first_token);
   std::vector<float> gaps = result.token_gaps_ms;
   row.gap_p50_ms = quantile(gaps, 0.5);

@@ -19,8 +19,8 @@ const char* outcome_name(FinishReason reason);
 RequestMetrics request_metrics(const Placement& placement, const GenerateResult& result);
 
 // What is known of a request that arrives now. [any]
-Exposure arrived(const Placement& placement, const GenerateRequest& request);
+Exposure arrival_row(const Placement& placement, const GenerateRequest& request);
 // The same row when it has ended. [any]
-Exposure ended(Exposure row, const GenerateResult& result);
+Exposure ended_row(Exposure row, const GenerateResult& result);
 
 }  // namespace varve

@@ -247,14 +247,14 @@ class ThreadReplay final : public Replay {
     request.n_logprobs = request.n_prompt_logprobs = -1;
     request.deadline = absl::Now() + kShadowTimeMax;
     auto sink = std::make_shared<ShadowSink>();
-    Exposure row = arrived(placement, job.request);
+    Exposure row = arrival_row(placement, job.request);
     const absl::Status status = placement.lane->submit(std::move(request), sink, cancel_);
     if (!status.ok()) return count(&Counts::busy);
     const GenerateResult result = sink->wait();
     if (result.reason == FinishReason::kCancelled) return;
     if (parts_.log != nullptr) {
       row.is_shadow = true;
-      parts_.log->add(ended(std::move(row), result));
+      parts_.log->add(ended_row(std::move(row), result));
     }
     if (parts_.metrics != nullptr) {
       RequestMetrics metrics = request_metrics(placement, result);
