@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "core/base/mutex.h"
 #include "core/plugin/guard.h"
@@ -37,6 +38,20 @@ class ActiveContexts {
   absl::flat_hash_set<uint64_t> active_ ABSL_GUARDED_BY(mutex_);
 };
 
+// What the host knows of how long contexts are: from init_context or reuse on, at most.
+class ContextLengths {
+ public:
+  void begin(uint64_t ctx, uint64_t n_tokens);
+  void grow(uint64_t ctx, uint64_t n_tokens);  // nothing where there is no such context
+  void end(uint64_t ctx);
+  // The most tokens that an eviction of `ranges` can take, whatever its granularity.
+  uint64_t evictable(uint64_t ctx, std::span<const mri_token_range> ranges) const;
+
+ private:
+  mutable Mutex mutex_;
+  absl::flat_hash_map<uint64_t, uint64_t> lengths_ ABSL_GUARDED_BY(mutex_);
+};
+
 // `self` of every proxy: one plugin.
 struct PluginPort {
   PluginPort(std::string who, LogSink log) : guard(std::move(who), std::move(log)) {}
@@ -50,7 +65,9 @@ struct PluginPort {
   const mri_memory_v1* memory = nullptr;
   const mri_timings_v1* timings = nullptr;
   uint32_t negotiated = 0;
-  ActiveContexts contexts;  // of runtimes
+  // Of runtimes.
+  ActiveContexts contexts;
+  ContextLengths lengths;
 };
 
 extern const mri_quantizer_v1 kQuantizerProxy;
@@ -58,8 +75,9 @@ extern const mri_attention_v1 kAttentionProxy;
 extern const mri_kv_tier_v1 kKvTierProxy;
 extern const mri_summary_v1 kSummaryProxy;
 extern const mri_batching_v1 kBatchingProxy;
-// evict_kv: confirm_* of an answer without them, or with an unknown value, reads
-// MRI_CONFIRM_UNKNOWN.
+// init_context: progress comes through in the caller's thread alone. evict_kv: confirm_* of an
+// answer without them, or with an unknown value, reads MRI_CONFIRM_UNKNOWN; more tokens than the
+// context has there is MRI_E_INTERNAL.
 extern const mri_runtime_v1 kRuntimeProxy;
 extern const mri_text_v1 kTextProxy;
 extern const mri_sampling_v1 kSamplingProxy;

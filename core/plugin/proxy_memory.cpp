@@ -21,6 +21,7 @@ mri_status reuse(void* self, const mri_reuse_req* req, mri_reuse_rsp* rsp, mri_e
       port, req->hdr.struct_size, rsp, err,
       [&](mri_error* e) { return port.memory->reuse(port.self, req, rsp, e); },
       [&] { return wrong_in_reuse(*req, *rsp); });
+  if (status == MRI_OK && rsp->ctx != 0) port.lengths.begin(rsp->ctx, rsp->n_tokens);
   if (status == MRI_OK) return MRI_OK;
   if (rsp->ctx != 0) kRuntimeProxy.release_context(self, rsp->ctx);
   rsp->ctx = rsp->n_tokens = 0;

@@ -1,21 +1,51 @@
 // Proxies of a runtime: its four methods and its text functions; and what each kind must offer.
+#include <algorithm>
 #include <cstring>
+#include <thread>
 #include <type_traits>
 
 #include "core/plugin/proxy_call.h"
+#include "mri/kv_view.h"
 
 namespace varve {
 namespace {
 
+// The caller's progress: what it points to belongs to the caller's thread.
+struct Progress {
+  PluginPort& port;
+  const mri_init_req& req;
+  const std::thread::id caller = std::this_thread::get_id();
+
+  static void call(void* user, uint64_t done, uint64_t n) {
+    const Progress& self = *static_cast<const Progress*>(user);
+    if (std::this_thread::get_id() == self.caller) {
+      self.req.progress(self.req.progress_user, done, n);
+    } else {
+      self.port.guard.count_misbehaviour("progress called in another thread; the call is dropped");
+    }
+  }
+};
+
 mri_status init_context(void* self, const mri_init_req* req, mri_init_rsp* rsp, mri_error* err) {
   PluginPort& port = port_of(self);
   if (!is_usable(req) || !is_usable(rsp)) return bad_caller(err);
-  return answered(
-      port, req->hdr.struct_size, rsp, err,
+  mri_init_req own{};
+  const auto size = static_cast<uint32_t>(std::min<uint64_t>(req->hdr.struct_size, sizeof(own)));
+  std::memcpy(&own, req, size);
+  own.hdr.struct_size = size;
+  Progress progress{port, *req};
+  if (req->progress != nullptr) {
+    own.progress = Progress::call;
+    own.progress_user = &progress;
+  }
+  const mri_status status = answered(
+      port, size, rsp, err,
       [&](mri_error* e) {
-        return table_of<mri_runtime_v1>(port).init_context(port.self, req, rsp, e);
+        return table_of<mri_runtime_v1>(port).init_context(port.self, &own, rsp, e);
       },
       [&] { return rsp->ctx == 0 ? "a context with number 0" : nullptr; });
+  if (status == MRI_OK) port.lengths.begin(rsp->ctx, req->n_tokens);
+  return status;
 }
 
 const char* wrong_in_step(const mri_step_req& req) {
@@ -36,6 +66,10 @@ mri_status forward_step(void* self, const mri_step_req* req, mri_step_rsp* rsp, 
   }
   const StepLease lease(port, *req);
   if (const mri_status status = lease.check(err); status != MRI_OK) return status;
+  // Before the call, as an eviction may follow it at once.
+  for (uint64_t i = 0; i < req->n_seqs; ++i) {
+    port.lengths.grow(req->seqs[i].ctx, req->seqs[i].n_tokens);
+  }
   return answered(
       port, req->hdr.struct_size, rsp, err,
       [&](mri_error* e) {
@@ -78,14 +112,23 @@ mri_status evict_kv(void* self, uint64_t ctx, const mri_evict_req* req, mri_evic
                     mri_error* err) {
   PluginPort& port = port_of(self);
   if (!is_usable(req) || !is_usable(rsp)) return bad_caller(err);
+  if (req->ranges == nullptr && req->n_ranges > 0) return bad_caller(err);
   const uint32_t caller_size = rsp->hdr.struct_size;
+  const auto evictable = [&] {
+    return port.lengths.evictable(ctx, std::span(req->ranges, req->n_ranges));
+  };
+  const uint64_t before = evictable();  // the context may be released meanwhile, or grow
   if (port.negotiated < MRI_1_1) rsp->hdr.struct_size = MRI_EVICT_RSP_SIZE_1_0;
   const mri_status status = answered(
       port, req->hdr.struct_size, rsp, err,
       [&](mri_error* e) {
         return table_of<mri_runtime_v1>(port).evict_kv(port.self, ctx, req, rsp, e);
       },
-      nothing_wrong);
+      [&] {
+        return rsp->n_evicted > std::max(before, evictable())
+                   ? "evicted tokens that the context does not have there"
+                   : nullptr;
+      });
   rsp->hdr.struct_size = caller_size;
   settle_confirmation(rsp, caller_size);
   return status;
@@ -97,6 +140,7 @@ void release_context(void* self, uint64_t ctx) {
     table_of<mri_runtime_v1>(port).release_context(port.self, ctx);
     return MRI_OK;
   });
+  port.lengths.end(ctx);
 }
 
 mri_status model_info(void* self, mri_model_info* out, mri_error* err) {
@@ -182,6 +226,36 @@ uint64_t ActiveContexts::enter(std::span<const uint64_t> contexts) {
 void ActiveContexts::leave(std::span<const uint64_t> contexts) {
   const MutexLock lock(&mutex_);
   for (const uint64_t context : contexts) active_.erase(context);
+}
+
+void ContextLengths::begin(uint64_t ctx, uint64_t n_tokens) {
+  const MutexLock lock(&mutex_);
+  lengths_[ctx] = n_tokens;
+}
+
+void ContextLengths::grow(uint64_t ctx, uint64_t n_tokens) {
+  const MutexLock lock(&mutex_);
+  if (const auto it = lengths_.find(ctx); it != lengths_.end()) it->second += n_tokens;
+}
+
+void ContextLengths::end(uint64_t ctx) {
+  const MutexLock lock(&mutex_);
+  lengths_.erase(ctx);
+}
+
+uint64_t ContextLengths::evictable(uint64_t ctx, std::span<const mri_token_range> ranges) const {
+  uint64_t length = 0, n = 0;
+  {
+    const MutexLock lock(&mutex_);
+    if (const auto it = lengths_.find(ctx); it != lengths_.end()) length = it->second;
+  }
+  constexpr uint64_t kUnit = MRI_SEGMENT_TOKENS;  // the widest granularity
+  for (const mri_token_range& range : ranges) {
+    if (range.first >= length || range.count == 0) continue;
+    const uint64_t end = range.first + std::min(range.count, length - range.first);
+    n += std::min(length, (end + kUnit - 1) / kUnit * kUnit) - range.first / kUnit * kUnit;
+  }
+  return n;
 }
 
 namespace {

@@ -220,8 +220,13 @@ absl::Status Stack::open(Member& member) {
   };
   PluginHost::PeerLookup peers;
   if (choice.kind == "runtime") {
-    peers = [this](std::string_view id, uint32_t ordinal, void** self) {
-      return find(id, ordinal, self);
+    peers = [this, &member](std::string_view id, uint32_t ordinal, void** self) -> const void* {
+      const void* found = find(id, ordinal, self);
+      if (found == nullptr || *self != member.port.get()) return found;
+      // A call from inside one of its own would wait for itself, or find a context half changed.
+      member.port->guard.count_misbehaviour("asks the stack for itself, and gets nothing");
+      *self = nullptr;
+      return nullptr;
     };
   }
   member.host =

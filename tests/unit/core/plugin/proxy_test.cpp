@@ -225,6 +225,15 @@ TEST_F(ProxyTest, RefusesNullAndShortStructs) {
 // What the host may believe about an eviction (rows of the table in mri/README.md).
 class ConfirmationTest : public ProxyTest {
  protected:
+  // Context 1 has 32 tokens.
+  ConfirmationTest() {
+    auto req = sized<mri_init_req>();
+    req.seed = 1;
+    req.n_tokens = 32;
+    auto rsp = sized<mri_init_rsp>();
+    EXPECT_EQ(kRuntimeProxy.init_context(&port_, &req, &rsp, nullptr), MRI_OK);
+  }
+
   mri_evict_rsp evict(uint32_t written, uint32_t state) {
     fake_.evict = [=](mri_evict_rsp& rsp) -> mri_status {
       size_seen_ = rsp.hdr.struct_size;
@@ -237,10 +246,13 @@ class ConfirmationTest : public ProxyTest {
       return MRI_OK;
     };
     auto req = sized<mri_evict_req>();
+    req.ranges = &range_;
+    req.n_ranges = 1;
     auto rsp = sized<mri_evict_rsp>();
     status_ = kRuntimeProxy.evict_kv(&port_, 1, &req, &rsp, nullptr);
     return rsp;
   }
+  const mri_token_range range_{0, 32};
   static inline uint32_t size_seen_;
   mri_status status_;
 };
@@ -275,6 +287,25 @@ TEST_F(ConfirmationTest, IsUnknownFromAPluginOf10WhichSeesTheOldSize) {
 
 TEST_F(ConfirmationTest, IsUnknownForAnUnknownValue) {
   EXPECT_EQ(evict(MRI_EVICT_RSP_SIZE_1_1, 17).confirm_state, MRI_CONFIRM_UNKNOWN);
+}
+
+TEST(ContextLengths, TellWhatAnEvictionCanTake) {
+  const auto evictable = [](const ContextLengths& lengths, std::vector<mri_token_range> ranges) {
+    return lengths.evictable(7, ranges);
+  };
+  ContextLengths lengths;
+  lengths.grow(7, 100);
+  EXPECT_EQ(evictable(lengths, {{0, 100}}), 0u) << "there is no such context";
+  lengths.begin(7, 2000);
+  EXPECT_EQ(evictable(lengths, {}), 0u);
+  EXPECT_EQ(evictable(lengths, {{0, 0}, {2000, 1}, {UINT64_MAX, UINT64_MAX}}), 0u);
+  EXPECT_EQ(evictable(lengths, {{1030, 1}}), 2000u - 1024u) << "a segment, as far as there is one";
+  EXPECT_EQ(evictable(lengths, {{1000, 100}}), 2000u);
+  EXPECT_EQ(evictable(lengths, {{1999, UINT64_MAX}, {0, 1}}), 2000u);
+  lengths.grow(7, 100);
+  EXPECT_EQ(evictable(lengths, {{2048, 1}}), 52u);
+  lengths.end(7);
+  EXPECT_EQ(evictable(lengths, {{0, 100}}), 0u);
 }
 
 TEST_F(ProxyTest, ChecksEveryNumberOfAPlan) {
