@@ -1,7 +1,9 @@
 // Attention: the plan names what exists and nothing after a query; running a plan gives what exact
 // attention over the listed keys gives.
 #include "mri/conformance/attention_batch.h"
+#include "mri/conformance/breakable_kernels.h"
 #include "mri/conformance/opened.h"
+#include "mri/ext/threads.h"
 
 namespace mri::conformance {
 namespace {
@@ -13,8 +15,10 @@ const AttentionShape kShapes[] = {{1, 1, 32}, {4, 4, 64}, {4, 2, 64}, {6, 1, 32}
 
 class Attention {
  public:
-  explicit Attention(Bench& bench)
-      : bench_(bench), plugin_(bench), table_(plugin_.table<mri_attention_v1>(MRI_ATTENTION)) {}
+  explicit Attention(Bench& bench, const std::string& withheld = {})
+      : bench_(bench),
+        plugin_(bench, withheld),
+        table_(plugin_.table<mri_attention_v1>(MRI_ATTENTION)) {}
 
   // One call of plan() with that much room.
   mri_status plan(const AttentionBatch& batch, uint64_t items_max, uint64_t entries_max, Plan* plan,
@@ -56,16 +60,25 @@ class Attention {
     return plan;
   }
 
-  void run(AttentionBatch& batch, Plan& plan) {
+  mri_status try_run(AttentionBatch& batch, Plan& plan) {
     mri_attn_plan list = sized<mri_attn_plan>();
     list.items = plan.items.data();
     list.entries = plan.entries.data();
     list.n_items = list.items_capacity = plan.items.size();
     list.n_entries = list.entries_capacity = plan.entries.size();
     batch.clear();
-    must(bench_, "run",
-         [&](mri_error* e) { return table_.run(plugin_.self(), &batch.req(), &list, e); });
+    const mri_status status = call(bench_, "run", [&](mri_error* e) {
+      return table_.run(plugin_.self(), &batch.req(), &list, e);
+    });
     bench_.report->expect(batch.is_intact(), "run wrote outside o or lse");
+    return status;
+  }
+
+  void run(AttentionBatch& batch, Plan& plan) {
+    const mri_status status = try_run(batch, plan);
+    if (status == MRI_OK) return;
+    bench_.report->fail("run: wanted success, got status " + std::to_string(status));
+    throw Stop{};
   }
 
   void check(const std::string& what, AttentionBatch& batch, Plan plan) {
@@ -77,7 +90,7 @@ class Attention {
                               std::to_string(kErrorMax));
   }
 
-  uint32_t determinism() { return plugin_.caps().determinism; }
+  mri_caps caps() { return plugin_.caps(); }
 
  private:
   Bench& bench_;
@@ -270,7 +283,7 @@ void is_the_same_again(Bench& bench) {
   attention.run(again, second);
   const std::vector<float> a = alone.o(), b = again.o();
   const bool equal = a == b && alone.lse() == again.lse();
-  if (attention.determinism() >= 1) {
+  if (attention.caps().determinism >= 1) {
     bench.report->expect(equal, "claims determinism, but the same call gives other numbers");
   } else if (!equal) {
     bench.report->note("the same call gives other numbers; determinism 0 allows that");
@@ -316,6 +329,46 @@ void survives_any_batch(Bench& bench) {
   }
 }
 
+void tells_of_a_broken_device(Bench& bench) {
+  Bench with_device = bench;
+  with_device.kernels = &breakable(*bench.kernels);
+  Attention attention(with_device);
+  Random random(bench.seed);
+  AttentionBatch batch(*bench.kernels, random, {4, 2, 64}, texts());
+  Plan plan = attention.plan(batch);
+  const auto is_told = [&](const char* what, auto&& call) {
+    break_kernels(true);
+    const mri_status status = call();
+    const uint64_t n_failed = break_kernels(false);
+    bench.report->expect(n_failed == 0 || status != MRI_OK,
+                         std::string(what) + " succeeds although the host's kernels failed");
+    return n_failed;
+  };
+  const uint64_t failed =
+      is_told("run", [&] { return attention.try_run(batch, plan); }) + is_told("plan", [&] {
+        Plan other;
+        uint64_t n_items = 0, n_entries = 0;
+        return attention.plan(batch, 4096, 65536, &other, &n_items, &n_entries);
+      });
+  attention.check("after the device came back", batch, attention.plan(batch));
+  if (failed == 0) bench.report->not_supported("calls no kernel of the host that can fail");
+}
+
+void waits_for_nothing(Bench& bench) {
+  Attention attention(bench, MRI_HOST_THREADS);  // a loop of the host's would wait for its threads
+  if (attention.caps().sync_model != 1) {
+    bench.report->not_supported("may block: sync_model is not 1");
+    return;
+  }
+  Random random(bench.seed);
+  AttentionBatch batch(*bench.kernels, random, {4, 2, 64}, texts());
+  Plan plan = attention.plan(batch);
+  bench.report->expect(!sleeps_each_time([&] { attention.plan(batch); }),
+                       "sync_model is 1, but each plan() put the calling thread to sleep");
+  bench.report->expect(!sleeps_each_time([&] { attention.run(batch, plan); }),
+                       "sync_model is 1, but each run() put the calling thread to sleep");
+}
+
 constexpr Test kTests[] = {
     {"attention.space", "attention", 2, MRI_1_0,
      "Without room plan answers MRI_E_SPACE and how much it needs, which then suffices.",
@@ -348,6 +401,13 @@ constexpr Test kTests[] = {
     {"attention.determinism", "attention", 3, MRI_1_0,
      "The same call gives the same bits if caps say so.",
      "Sum in a fixed order, whatever the number of threads.", is_the_same_again},
+    {"attention.device", "attention", 3, MRI_1_0,
+     "When a kernel of the host fails, so does the call; the next one works again.",
+     "Return the status of mri_kernels_v1.attend and score_blocks, also from a parallel loop.",
+     tells_of_a_broken_device},
+    {"attention.blocking", "attention", 3, MRI_1_0,
+     "With sync_model 1 plan and run do not put the calling thread to sleep.",
+     "Enqueue on the device and return; or say sync_model 2: may block.", waits_for_nothing},
     {"attention.threads", "attention", 4, MRI_1_0,
      "Four threads with batches of their own get right results.",
      "plan and run are re-entrant for disjoint batches: no shared scratch memory.", serves_threads},

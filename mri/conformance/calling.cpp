@@ -1,6 +1,7 @@
 #include "mri/conformance/calling.h"
 
 #include <atomic>
+#include <fstream>
 #include <thread>
 
 namespace mri::conformance {
@@ -48,6 +49,23 @@ void ErrorBox::check(Bench& bench, const std::string& what, mri_status status) c
   report.expect(ends, what + ": error text of msg_len " + std::to_string(err.msg_len) +
                           " without a NUL at its end");
   if (ends) report.expect(is_utf8(err.msg, err.msg_len), what + ": error text that is not UTF-8");
+}
+
+bool sleeps_each_time(const std::function<void()>& f) {
+  constexpr int kCalls = 20;
+  const auto sleeps = [] {
+    std::ifstream status("/proc/thread-self/status");
+    uint64_t n = 0;
+    for (std::string word; status >> word && word != "voluntary_ctxt_switches:";) continue;
+    status >> n;
+    return n;
+  };
+  for (int i = 0; i < kCalls; ++i) {
+    const uint64_t before = sleeps();
+    f();
+    if (sleeps() == before) return false;
+  }
+  return true;
 }
 
 void in_four_threads(Bench& bench, int times, const std::string& what,

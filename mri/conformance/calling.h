@@ -131,6 +131,11 @@ void must(Bench& bench, const std::string& what, F&& f) {
   throw Stop{};
 }
 
+// Does each of a few calls of f() put the calling thread to sleep at least once? Counted by the
+// kernel as voluntary context switches, so that how busy the machine is has no part in it; a thread
+// that spins is not seen.
+bool sleeps_each_time(const std::function<void()>& f);
+
 // Calls is_right(thread) `times` times in each of four threads at once, thread = 0 .. 3. The test
 // fails with how many `what` were wrong, among them one whose call threw Stop.
 void in_four_threads(Bench& bench, int times, const std::string& what,

@@ -12,6 +12,7 @@
 #include "mri/ext/metrics.h"
 #include "mri/ext/stack.h"
 #include "mri/ext/threads.h"
+#include "mri/kind/runtime.h"
 #include "mri/version.h"
 
 namespace mri::conformance {
@@ -19,8 +20,6 @@ namespace {
 
 constexpr uint32_t kConcurrency = 2;
 constexpr uint64_t kBufferBytesMax = uint64_t{1} << 30;
-
-const void* find_peer(const mri_host*, const char*, uint32_t, void**) { return nullptr; }
 
 bool is_name(std::string_view name) {
   return !name.empty() &&
@@ -122,6 +121,18 @@ void WatchedHost::parallel_for(const mri_host* host, uint64_t n,
   for (uint32_t w = 1; w < kConcurrency && w < n; ++w) threads.emplace_back(work, w);
   work(0);
   for (std::thread& thread : threads) thread.join();
+}
+
+const void* WatchedHost::find_peer(const mri_host* host, const char* id, uint32_t, void** peer) {
+  WatchedHost& self = of(host);
+  self.used("stack.find");
+  if (peer != nullptr) *peer = nullptr;
+  if (id != nullptr && std::string_view(id) == MRI_RUNTIME) {
+    self.fault(
+        "stack.find was asked for the runtime itself, whose call is under way: call your own "
+        "functions; ");
+  }
+  return nullptr;
 }
 
 void* WatchedHost::alloc(const mri_host* host, uint64_t bytes, uint64_t align, const char* tag) {

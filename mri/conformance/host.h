@@ -41,6 +41,7 @@ class WatchedHost {
   static uint32_t concurrency(const mri_host* host);
   static void parallel_for(const mri_host* host, uint64_t n,
                            void (*task)(void* user, uint64_t i, uint32_t worker), void* user);
+  static const void* find_peer(const mri_host* host, const char* id, uint32_t ordinal, void** peer);
   static void* alloc(const mri_host* host, uint64_t bytes, uint64_t align, const char* tag);
   static void release(const mri_host* host, void* p);
 

@@ -1,6 +1,7 @@
 // A quantizer: pages come back as precise as their bits allow, whatever is in them.
 #include <limits>
 
+#include "mri/conformance/breakable_kernels.h"
 #include "mri/conformance/opened.h"
 #include "mri/conformance/random.h"
 #include "mri/kind/quantizer.h"
@@ -318,6 +319,39 @@ void survives_any_page(Bench& bench) {
   });
 }
 
+void tells_of_a_broken_device(Bench& bench) {
+  Bench with_device = bench;
+  with_device.kernels = &breakable(*bench.kernels);
+  Quantizer quantizer(with_device);
+  Random random(bench.seed);
+  uint64_t failed = 0;
+  each_size(quantizer, [&](uint32_t head_dim, const mri_quant_desc& desc) {
+    const std::string at = "head size " + std::to_string(head_dim) + ": ";
+    const uint64_t n = uint64_t{kTokens} * head_dim;
+    const auto page =
+        quantizer.page(desc, head_dim, random.normals(n), random.normals(n), UINT32_MAX);
+    Guarded<float> k(n), v(n);
+    if (quantizer.encode(*page, head_dim, UINT32_MAX) != MRI_OK) return;
+    const std::vector<uint8_t> wanted = page->body.copy();
+    const auto is_told = [&](const char* what, auto&& call) {
+      break_kernels(true);
+      const mri_status status = call();
+      const uint64_t n_failed = break_kernels(false);
+      failed += n_failed;
+      bench.report->expect(n_failed == 0 || status != MRI_OK,
+                           at + what + " succeeds although the host's kernels failed");
+    };
+    is_told("encode", [&] { return quantizer.encode(*page, head_dim, UINT32_MAX); });
+    bench.report->expect(
+        quantizer.encode(*page, head_dim, UINT32_MAX) == MRI_OK && page->body.copy() == wanted,
+        at + "another encoding after the device came back");
+    is_told("decode", [&] { return quantizer.decode(*page, head_dim, UINT32_MAX, &k, &v); });
+    bench.report->expect(quantizer.decode(*page, head_dim, UINT32_MAX, &k, &v) == MRI_OK,
+                         at + "decode fails after the device came back");
+  });
+  if (failed == 0) bench.report->not_supported("calls no kernel of the host that can fail");
+}
+
 constexpr Test kTests[] = {
     {"quantizer.describe", "quantizer", 2, MRI_1_0,
      "describe tells format, bytes and bits that fit each other, the same each time.",
@@ -344,6 +378,10 @@ constexpr Test kTests[] = {
     {"quantizer.not-a-number", "quantizer", 3, MRI_1_0,
      "NaN, infinities and the largest float are refused or encoded, without harm.",
      "Check what a conversion to an integer gets: NaN has none.", survives_what_is_no_number},
+    {"quantizer.device", "quantizer", 3, MRI_1_0,
+     "When a kernel of the host fails, so does the call; the next one works again.",
+     "Return the status of mri_kernels_v1.encode and decode; keep nothing of a failed call.",
+     tells_of_a_broken_device},
     {"quantizer.threads", "quantizer", 4, MRI_1_0, "Four threads at once get the same encodings.",
      "The calls are [any]: keep scratch memory on the stack or thread-local.", serves_threads},
     {"quantizer.fuzz", "quantizer", 4, MRI_1_0,

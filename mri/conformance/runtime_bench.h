@@ -20,9 +20,10 @@ inline constexpr double kLogitErrorMax = 0.02;
 // test is reported and throws Stop.
 class Runtime {
  public:
-  explicit Runtime(Bench& bench) : bench_(bench), random_(bench.seed), client_(bench.server) {
+  explicit Runtime(Bench& bench, const std::string& withheld = {})
+      : bench_(bench), random_(bench.seed), client_(bench.server) {
     if (client_ != nullptr) return;
-    local_ = local_runtime(bench);
+    local_ = local_runtime(bench, withheld);
     client_ = local_.get();
   }
   ~Runtime() {

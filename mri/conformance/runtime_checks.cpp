@@ -1,7 +1,11 @@
 // A runtime: contexts grow, are listed, shrink and end as the contract says, and none of them
 // notices another. The same checks run in the process and over HTTP.
+#include <mutex>
+#include <thread>
+
 #include "mri/conformance/calling.h"
 #include "mri/conformance/runtime_bench.h"
+#include "mri/ext/threads.h"
 
 namespace mri::conformance {
 namespace {
@@ -314,6 +318,43 @@ void stops_when_told(Bench& bench) {
                           "init_context with cancel set: status " + std::to_string(status));
 }
 
+void tells_its_progress(Bench& bench) {
+  constexpr uint64_t kTokens = 100;
+  Runtime runtime(bench);
+  const std::thread::id caller = std::this_thread::get_id();
+  std::mutex mutex;
+  bool is_elsewhere = false, rises = true;
+  uint64_t last = 0;
+  Init init;
+  init.tokens = runtime.tokens(kTokens);
+  init.chunk_tokens = 32;
+  init.progress = [&](uint64_t done, uint64_t n) {
+    const std::lock_guard lock(mutex);
+    is_elsewhere = is_elsewhere || std::this_thread::get_id() != caller;
+    rises = rises && done > last && n == kTokens;
+    last = done;
+  };
+  runtime.make(init);
+  runtime.report().expect(!is_elsewhere, "progress was called in another thread than init_context");
+  runtime.report().expect(
+      rises && last == kTokens,
+      "progress does not rise to the prompt's 100 tokens: the last is " + std::to_string(last));
+}
+
+void waits_for_nothing(Bench& bench) {
+  Runtime runtime(bench, MRI_HOST_THREADS);  // a loop of the host's would wait for its threads
+  if (runtime->caps().sync_model != 1) {
+    runtime.report().not_supported("may block: sync_model is not 1");
+    return;
+  }
+  const uint64_t ctx = runtime.make(runtime.tokens(40));
+  const bool sleeps = sleeps_each_time([&] {
+    runtime->step({{ctx, runtime.tokens(1), false, false, 0}});
+  });  // no logits to wait for
+  runtime.report().expect(!sleeps,
+                          "sync_model is 1, but each forward_step put the calling thread to sleep");
+}
+
 void serves_threads(Bench& bench) {
   Runtime runtime(bench);
   std::vector<std::vector<int32_t>> texts;
@@ -435,6 +476,13 @@ constexpr Test kTests[] = {
     {"runtime.cancel", "runtime", 3, MRI_1_0,
      "init_context stops with MRI_E_CANCELLED when told so.",
      "Poll *cancel between layers or chunks.", stops_when_told},
+    {"runtime.progress", "runtime", 3, MRI_1_0,
+     "progress is called in the thread of init_context, and rises to the prompt's length.",
+     "Call it after each chunk, before init_context returns, and never from a thread of your own.",
+     tells_its_progress},
+    {"runtime.blocking", "runtime", 3, MRI_1_0,
+     "With sync_model 1 a step that asks for no logits does not put the calling thread to sleep.",
+     "Enqueue on the device and return; or say sync_model 2: may block.", waits_for_nothing},
     {"runtime.threads", "runtime", 4, MRI_1_0,
      "Four threads with contexts of their own get right answers.",
      "init_context, evict_kv and release_context are [any].", serves_threads, true},

@@ -10,8 +10,10 @@ namespace {
 
 class LocalRuntime : public RuntimeClient {
  public:
-  explicit LocalRuntime(Bench& bench)
-      : bench_(bench), plugin_(bench), table_(plugin_.table<mri_runtime_v1>(MRI_RUNTIME)) {
+  LocalRuntime(Bench& bench, const std::string& withheld)
+      : bench_(bench),
+        plugin_(bench, withheld),
+        table_(plugin_.table<mri_runtime_v1>(MRI_RUNTIME)) {
     const auto* text = plugin_.find<mri_text_v1>(MRI_TEXT);
     if (text == nullptr) return;
     mri_model_info info = sized<mri_model_info>();
@@ -33,6 +35,12 @@ class LocalRuntime : public RuntimeClient {
     req.n_pinned = static_cast<uint32_t>(init.pinned.size());
     req.logits = init.logits ? logits.data() : nullptr;
     req.cancel = init.cancel;
+    if (init.progress) {
+      req.progress_user = const_cast<Init*>(&init);
+      req.progress = [](void* user, uint64_t done, uint64_t n) {
+        static_cast<const Init*>(user)->progress(done, n);
+      };
+    }
     mri_init_rsp rsp = sized<mri_init_rsp>();
     out.status = call(
         bench_, "init_context",
@@ -127,6 +135,7 @@ class LocalRuntime : public RuntimeClient {
 
   void release(uint64_t ctx) override { table_.release_context(self(), ctx); }
   uint64_t vocabulary() override { return vocabulary_; }
+  mri_caps caps() override { return plugin_.caps(); }
 
  private:
   void* self() const { return plugin_.self(); }
@@ -140,8 +149,8 @@ class LocalRuntime : public RuntimeClient {
 
 }  // namespace
 
-std::unique_ptr<RuntimeClient> local_runtime(Bench& bench) {
-  return std::make_unique<LocalRuntime>(bench);
+std::unique_ptr<RuntimeClient> local_runtime(Bench& bench, const std::string& withheld) {
+  return std::make_unique<LocalRuntime>(bench, withheld);
 }
 
 }  // namespace mri::conformance

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,7 +19,8 @@ struct Init {
   uint32_t chunk_tokens = 0;
   uint64_t max_tokens = 0, budget_bytes = 0;
   std::vector<mri_token_range> pinned;
-  const uint32_t* cancel = nullptr;  // not over HTTP
+  const uint32_t* cancel = nullptr;                         // not over HTTP
+  std::function<void(uint64_t done, uint64_t n)> progress;  // not over HTTP
 };
 struct Inited {
   mri_status status = MRI_OK;
@@ -82,11 +84,13 @@ class RuntimeClient {
   virtual void release(uint64_t ctx) = 0;
   // Numbers in a row of logits; 0: not known.
   virtual uint64_t vocabulary() = 0;
+  // All 0 over HTTP.
+  virtual mri_caps caps() { return {}; }
   // Over HTTP: a call with the header once for each of `values`.
   virtual VersionAnswer ask_with_versions(const std::vector<std::string>&) { return {}; }
 };
 
-// The plugin of `bench`, opened.
-std::unique_ptr<RuntimeClient> local_runtime(Bench& bench);
+// The plugin of `bench`, opened by a host without the service `withheld`.
+std::unique_ptr<RuntimeClient> local_runtime(Bench& bench, const std::string& withheld);
 
 }  // namespace mri::conformance

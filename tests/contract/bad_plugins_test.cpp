@@ -4,6 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+
+#include "adapters/light/kernel_table.h"
+#include "core/base/thread_pool.h"
 #include "core/plugin/stack.h"
 
 namespace varve {
@@ -11,8 +15,8 @@ namespace {
 
 using testing::HasSubstr;
 
-absl::StatusOr<std::unique_ptr<Stack>> stack_with(const std::string& name, VersionRange host = {}) {
-  StackSpec spec;
+absl::StatusOr<std::unique_ptr<Stack>> stack_with(const std::string& name, VersionRange host = {},
+                                                  StackSpec spec = {}) {
   spec.plugin_directories = {BAD_PLUGINS};
   spec.plugins = {{"quantizer", name, {}}};
   spec.host_versions = host;
@@ -149,6 +153,125 @@ TEST(BadPlugins, ProxyReplacesAnUnknownStatus) {
   EXPECT_EQ(invented.status, MRI_E_INTERNAL);
   EXPECT_THAT(invented.text, HasSubstr("unknown status 12345"));
   EXPECT_EQ(invented.misbehaved, 1u);
+}
+
+// Every service of the host is [any]: there is no wrong thread to call one from, and a task of the
+// host's loop may call the host again.
+TEST(BadPlugins, HostServesThePluginsOwnThreads) {
+  ThreadPool pool(3);
+  std::atomic<uint64_t> lines{0};
+  StackSpec spec;
+  spec.services.threads = &pool;
+  spec.services.log = [&](LogLevel, std::string_view, std::string_view) { ++lines; };
+  spec.kernels = light::kernel_table();
+  const auto stack = stack_with("any_thread", {}, spec);
+  ASSERT_TRUE(stack.ok()) << stack.status();
+  const auto rounds = [&] { return (*stack)->report()[0].metrics[0].value; };
+  while (rounds() < 200 || lines == 0) {
+    pool.parallel_for(
+        2, [](void*, uint64_t, uint32_t) {}, nullptr);
+  }
+  EXPECT_EQ((*stack)->report()[0].misbehaved, 0u);
+}
+
+// A runtime in a stack of its own, and one context of it with `n_tokens`.
+class BadRuntime : public testing::Test {
+ protected:
+  void load(const std::string& name) {
+    StackSpec spec;
+    spec.plugin_directories = {BAD_PLUGINS};
+    spec.plugins = {{"runtime", name, {}}};
+    spec.services.log = [this](LogLevel, std::string_view, std::string_view text) {
+      log_ += std::string(text) + "\n";
+    };
+    auto stack = load_stack(spec);
+    ASSERT_TRUE(stack.ok()) << stack.status();
+    stack_ = *std::move(stack);
+  }
+
+  uint64_t make_context(uint64_t n_tokens) {
+    const std::vector<int32_t> tokens(n_tokens, 1);
+    auto req = sized<mri_init_req>();
+    req.tokens = tokens.data();
+    req.n_tokens = n_tokens;
+    req.progress = [](void* user, uint64_t, uint64_t) { ++*static_cast<int*>(user); };
+    req.progress_user = &n_progress_;
+    auto rsp = sized<mri_init_rsp>();
+    const auto runtime = stack_->runtime();
+    EXPECT_EQ(runtime.table->init_context(runtime.self, &req, &rsp, nullptr), MRI_OK);
+    return rsp.ctx;
+  }
+
+  mri_status evict(uint64_t ctx, mri_token_range range) {
+    auto req = sized<mri_evict_req>();
+    req.ranges = &range;
+    req.n_ranges = 1;
+    auto rsp = sized<mri_evict_rsp>();
+    error_.struct_size = sizeof(error_);
+    const auto runtime = stack_->runtime();
+    return runtime.table->evict_kv(runtime.self, ctx, &req, &rsp, &error_);
+  }
+
+  template <class T>
+  static T sized() {
+    T value{};
+    value.hdr.struct_size = sizeof(T);
+    return value;
+  }
+
+  uint64_t misbehaved() { return stack_->report()[0].misbehaved; }
+
+  std::string log_;
+  std::unique_ptr<Stack> stack_;
+  int n_progress_ = 0;
+  mri_error error_{};
+};
+
+TEST_F(BadRuntime, ProgressFromAnotherThreadIsDropped) {
+  load("progress_elsewhere");
+  EXPECT_GT(make_context(64), 0u);
+  EXPECT_EQ(n_progress_, 0);
+  EXPECT_EQ(misbehaved(), 1u);
+  EXPECT_THAT(log_, HasSubstr("progress called in another thread"));
+}
+
+TEST_F(BadRuntime, CannotReenterItselfThroughTheHost) {
+  load("reenters");
+  EXPECT_THAT(log_, HasSubstr("asks the stack for itself"));
+  EXPECT_EQ(misbehaved(), 1u);
+  const int32_t token = 1;
+  mri_step_seq seq{};
+  seq.ctx = make_context(64);
+  seq.tokens = &token;
+  seq.n_tokens = 1;
+  auto req = sized<mri_step_req>();
+  req.seqs = &seq;
+  req.n_seqs = 1;
+  auto rsp = sized<mri_step_rsp>();
+  const auto runtime = stack_->runtime();
+  EXPECT_EQ(runtime.table->forward_step(runtime.self, &req, &rsp, nullptr), MRI_OK);
+  EXPECT_EQ(seq.status, MRI_OK) << "the context was released in the midst of its step";
+  EXPECT_EQ(n_progress_, 1) << "a sound one comes through";
+}
+
+TEST_F(BadRuntime, CannotConfirmWhatTheContextNeverHad) {
+  load("confirms_unknown");
+  const uint64_t ctx = make_context(2000);
+  EXPECT_EQ(evict(ctx, {1024, 1024}), MRI_OK) << error_.msg;
+  EXPECT_EQ(evict(ctx, {100'000, 5}), MRI_E_INTERNAL);
+  EXPECT_THAT(error_.msg, HasSubstr("evicted tokens that the context does not have there"));
+  EXPECT_EQ(misbehaved(), 1u);
+}
+
+TEST_F(BadRuntime, CannotConfirmInAContextThatDoesNotExist) {
+  load("confirms_no_context");
+  const uint64_t ctx = make_context(64);
+  EXPECT_EQ(evict(ctx + 1, {0, 32}), MRI_E_INTERNAL);
+  const auto runtime = stack_->runtime();
+  runtime.table->release_context(runtime.self, ctx);
+  EXPECT_EQ(evict(ctx, {0, 32}), MRI_E_INTERNAL);
+  EXPECT_THAT(error_.msg, HasSubstr("evicted tokens that the context does not have there"));
+  EXPECT_EQ(misbehaved(), 2u);
 }
 
 }  // namespace

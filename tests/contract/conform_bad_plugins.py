@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 
-SOUND = {'quantizer-sound', 'quantizer-old_1_0', 'quantizer-min_1_1'}
+SOUND = {'quantizer-sound', 'quantizer-old_1_0', 'quantizer-min_1_1', 'quantizer-any_thread'}
 
 # Fixture -> the test that catches it, and the status that it must have there ('' for any bad one).
 CAUGHT = {
@@ -78,7 +78,15 @@ CAUGHT = {
     'batching-starves': ('batching.no-starvation', 'FAIL'),
     'summary-miscounts': ('summary.limits', 'FAIL'),
     'attention-off': ('attention.exact', 'FAIL'),
+    'attention-ignores_device': ('attention.device', 'FAIL'),
+    'attention-blocks_in_step': ('attention.blocking', 'FAIL'),
+    'quantizer-ignores_device': ('quantizer.device', 'FAIL'),
     'runtime-evict_lies': ('runtime.evict', 'FAIL'),
+    'runtime-confirms_unknown': ('runtime.evict-bad', 'FAIL'),
+    'runtime-confirms_no_context': ('runtime.unknown', 'FAIL'),
+    'runtime-progress_elsewhere': ('runtime.progress', 'FAIL'),
+    'runtime-reenters': ('load.life', 'FAIL'),
+    'runtime-blocks_in_step': ('runtime.blocking', 'FAIL'),
     'runtime-epoch_back': ('runtime.confirm', 'FAIL'),
     'runtime-short_confirm': ('size.response', 'FAIL'),
     # Speaks no version of today's hosts: refused, and nothing passes.

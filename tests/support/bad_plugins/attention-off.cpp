@@ -1,8 +1,5 @@
 // Exact attention, but for the value's scale.
-#include "mri/sdk/attention.hpp"
-#undef MRI_PLUGIN
-#define MRI_PLUGIN(...) static_assert(true)
-#include "plugins/attention/dense/dense.cpp"
+#include "tests/support/bad_plugins/dense.h"
 
 namespace {
 class Off : public Dense {
@@ -18,5 +15,4 @@ class Off : public Dense {
   }
 };
 }  // namespace
-#include "tests/support/bad_plugins/entry.h"
 BAD_PLUGIN(attention, kParams, Off);

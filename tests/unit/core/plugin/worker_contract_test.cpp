@@ -268,9 +268,28 @@ TEST(BadPluginsInAWorker, AreCaughtAsInTheHost) {
         "wrong_magic",  "short_struct",  "unknown_kind", "null_open",      "min_above_max",
         "major_2",      "bad_id",        "bad_params",   "refuses_open",   "null_activate",
         "no_table",     "null_in_table", "throws",       "big_written",    "zero_written",
-        "endless_text", "status_12345",  "equal_size"}) {
+        "endless_text", "status_12345",  "equal_size",   "any_thread"}) {
     EXPECT_EQ(told(name, true), told(name, false)) << name;
   }
+}
+
+TEST(BadPluginsInAWorker, OneThatNeverComesBackIsEnded) {
+  StackSpec spec = spec_of(BAD_PLUGINS, "quantizer", "hang_in_encode", true);
+  spec.plugins[0].isolation.deadline_ms = 200;
+  const auto stack = load_stack(spec);
+  ASSERT_TRUE(stack.ok()) << stack.status();
+  const auto peer = (*stack)->peer<mri_quantizer_v1>(MRI_QUANTIZER);
+  const std::vector<float> in(32 * 64, 1);
+  alignas(64) uint8_t index[14 * 64] = {};
+  std::vector<uint8_t> body(2 * 32 * 64 * sizeof(float));
+  mri_quant_encode_req req{};
+  req.hdr.struct_size = sizeof(req);
+  req.k = req.v = in.data(), req.index = index, req.body = body.data();
+  req.head_dim = 64, req.live_mask = UINT32_MAX;
+  mri_error err{};
+  err.struct_size = sizeof(err);
+  EXPECT_EQ(peer.table->encode(peer.self, &req, &err), MRI_E_INTERNAL);
+  EXPECT_THAT(std::string(err.msg), testing::HasSubstr("in 200 ms; the process was ended"));
 }
 
 }  // namespace
