@@ -57,7 +57,7 @@ class PluginGuard {
   mri_status after(Rsp* rsp, Sizes sizes, mri_status status, mri_error* err);
 
  private:
-  // A failed call's status and text, made fit to be shown.
+  // A call's status and text, made fit to be shown.
   mri_status checked(mri_status status, mri_error* err);
 
   const std::string who_;
@@ -96,7 +96,7 @@ mri_status PluginGuard::contain(mri_error* err, Call&& call, const char* functio
   const BreadcrumbScope scope({plugin_.has_value() ? &*plugin_ : nullptr, function});
   try {
     const mri_status status = call();
-    return status == MRI_OK ? MRI_OK : checked(status, err);
+    return status == MRI_OK && err->msg[0] == '\0' ? MRI_OK : checked(status, err);
   } catch (abi::__forced_unwind&) {
     throw;  // the thread is being cancelled
   } catch (const std::exception& e) {

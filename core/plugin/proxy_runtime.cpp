@@ -73,12 +73,7 @@ mri_status forward_step(void* self, const mri_step_req* req, mri_step_rsp* rsp, 
   return answered(
       port, req->hdr.struct_size, rsp, err,
       [&](mri_error* e) {
-        const mri_status status =
-            table_of<mri_runtime_v1>(port).forward_step(port.self, req, rsp, e);
-        // With success too there is text to be made fit to be shown: of a sequence that failed.
-        if (status == MRI_OK)
-          fill_error(e, MRI_OK, std::string(e->msg, strnlen(e->msg, sizeof(e->msg))));
-        return status;
+        return table_of<mri_runtime_v1>(port).forward_step(port.self, req, rsp, e);
       },
       [&] { return wrong_in_step(*req); });
 }
@@ -136,11 +131,11 @@ mri_status evict_kv(void* self, uint64_t ctx, const mri_evict_req* req, mri_evic
 
 void release_context(void* self, uint64_t ctx) {
   PluginPort& port = port_of(self);
+  port.lengths.end(ctx);  // before the call, after which the number may be another context's
   plain(port, nullptr, [&](mri_error*) {
     table_of<mri_runtime_v1>(port).release_context(port.self, ctx);
     return MRI_OK;
   });
-  port.lengths.end(ctx);
 }
 
 mri_status model_info(void* self, mri_model_info* out, mri_error* err) {

@@ -327,10 +327,11 @@ absl::Status LaneDispatcher::stop_arm(const std::string& experiment, const std::
 
 std::vector<ExperimentStatus> LaneDispatcher::experiments() const {
   const std::shared_ptr<const Snapshot> snapshot = current();
+  const auto open = parts_.log ? parts_.log->open_requests() : std::vector<Exposure>();
   std::vector<ExperimentStatus> all;
   for (const ExperimentConfig& experiment : snapshot->experiments) {
     all.push_back(arms_.status(experiment));
-    if (parts_.log != nullptr) add_open(parts_.log->open_requests(), all.back());
+    add_open(open, all.back());
     const auto stops = snapshot->stops.find(experiment.name);
     if (stops == snapshot->stops.end()) continue;
     for (ArmStatus& arm : all.back().arms) {

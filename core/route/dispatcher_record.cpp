@@ -76,7 +76,6 @@ Exposure arrival_row(const Placement& placement, const GenerateRequest& request)
   row.forced = placement.assignment.forced;
   row.burn_in = placement.assignment.burn_in;
   row.block = placement.assignment.block;
-  // The lane's times do not follow the wall clock, which the events of an experiment are told in.
   row.wall_s = wall_seconds();
   row.prompt_tokens = request.prompt.size();
   return row;

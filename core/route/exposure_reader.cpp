@@ -70,9 +70,9 @@ void read_row(Columns from, ExperimentEvent& row) {
 }
 
 template <class Row>
-absl::Status read_query(const std::string& path, sqlite3* db, const char* sql,
+absl::Status read_query(const std::string& path, sqlite3* db, const std::string& sql,
                         const std::string& experiment, uint32_t version, std::vector<Row>& rows) {
-  const absl::StatusOr<Statement> statement = exposure::prepare(path, db, sql);
+  const absl::StatusOr<Statement> statement = exposure::prepare(path, db, sql.c_str());
   if (!statement.ok()) return statement.status();
   sqlite3_stmt* query = statement->get();
   sqlite3_bind_text(query, 1, experiment.data(), static_cast<int>(experiment.size()),
@@ -87,8 +87,9 @@ absl::Status read_query(const std::string& path, sqlite3* db, const char* sql,
 }
 
 template <class Row>
-absl::Status read_file(const std::string& path, const char* sql, const std::string& experiment,
-                       uint32_t version, bool with_open, std::vector<Row>& rows) {
+absl::Status read_file(const std::string& path, const std::string& sql,
+                       const std::string& experiment, uint32_t version, bool with_open,
+                       std::vector<Row>& rows) {
   // Reading a WAL needs its shared memory file, which a reader may have to make.
   absl::StatusOr<Database> db = exposure::open_database(path, SQLITE_OPEN_READWRITE);
   if (!db.ok()) db = exposure::open_database(path, SQLITE_OPEN_READONLY);
@@ -102,11 +103,11 @@ absl::Status read_file(const std::string& path, const char* sql, const std::stri
   if (!status.ok() || !with_open) return status;
   const auto has_open = exposure::read_number(path, db->get(), exposure::kHasOpen);
   if (!has_open.ok() || *has_open == 0) return has_open.status();
-  return read_query(path, db->get(), exposure::kSelectOpen, experiment, version, rows);
+  return read_query(path, db->get(), exposure::select_exposures("open"), experiment, version, rows);
 }
 
 template <class Row>
-absl::StatusOr<std::vector<Row>> read_rows(const std::string& path, const char* sql,
+absl::StatusOr<std::vector<Row>> read_rows(const std::string& path, const std::string& sql,
                                            const std::string& experiment, uint32_t version,
                                            bool with_rotated, bool with_open = false) {
   std::vector<Row> rows;
@@ -125,7 +126,8 @@ absl::StatusOr<std::vector<Row>> read_rows(const std::string& path, const char* 
 absl::StatusOr<std::vector<Exposure>> read_exposures(const std::string& path,
                                                      const std::string& experiment,
                                                      uint32_t version) {
-  return read_rows<Exposure>(path, exposure::kSelectExposure, experiment, version, true, true);
+  return read_rows<Exposure>(path, exposure::select_exposures("exposure"), experiment, version,
+                             true, true);
 }
 
 absl::StatusOr<std::vector<QualitySample>> read_quality(const std::string& path,

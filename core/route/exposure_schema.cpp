@@ -138,4 +138,12 @@ absl::Status create_open_table(const std::string& path, sqlite3* db) {
   return status;
 }
 
+std::string select_exposures(const char* table) {
+  return absl::StrCat(
+      "SELECT experiment,version,unit_hash,arm,class_name,request_id,stack_digest,"
+      "forced,burn_in,is_shadow,block,wall_s,ttft_ms,gap_p50_ms,gap_p99_ms,total_ms,prompt_tokens,"
+      "cached_tokens,output_tokens,hot_bytes,warm_bytes,cold_bytes,finish,error FROM ",
+      table, " WHERE ?1='' OR (experiment=?1 AND version=?2) ORDER BY rowid");
+}
+
 }  // namespace varve::exposure

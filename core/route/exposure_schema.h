@@ -47,11 +47,6 @@ inline constexpr char kInsertExposure[] =
     "forced,burn_in,is_shadow,block,wall_s,ttft_ms,gap_p50_ms,gap_p99_ms,total_ms,prompt_tokens,"
     "cached_tokens,output_tokens,hot_bytes,warm_bytes,cold_bytes,finish,error) "
     "VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)";
-inline constexpr char kSelectExposure[] =
-    "SELECT experiment,version,unit_hash,arm,class_name,request_id,stack_digest,"
-    "forced,burn_in,is_shadow,block,wall_s,ttft_ms,gap_p50_ms,gap_p99_ms,total_ms,prompt_tokens,"
-    "cached_tokens,output_tokens,hot_bytes,warm_bytes,cold_bytes,finish,error FROM exposure "
-    "WHERE ?1='' OR (experiment=?1 AND version=?2) ORDER BY id";
 // The table of requests under way, which a writer makes where a file lacks it: their rows, replaced
 // by each writer with every transaction, so that all readers find a request either there or among
 // the exposures.
@@ -59,11 +54,8 @@ inline constexpr char kDeleteOpen[] = "DELETE FROM open WHERE writer=?";
 inline constexpr char kInsertOpen[] =
     "INSERT INTO open VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)";
 inline constexpr char kHasOpen[] = "SELECT count(*) FROM sqlite_master WHERE name='open'";
-inline constexpr char kSelectOpen[] =
-    "SELECT experiment,version,unit_hash,arm,class_name,request_id,stack_digest,"
-    "forced,burn_in,is_shadow,block,wall_s,ttft_ms,gap_p50_ms,gap_p99_ms,total_ms,prompt_tokens,"
-    "cached_tokens,output_tokens,hot_bytes,warm_bytes,cold_bytes,finish,error FROM open "
-    "WHERE ?1='' OR (experiment=?1 AND version=?2)";
+// Of `table`, exposure or open, in the order of writing.
+std::string select_exposures(const char* table);
 inline constexpr char kInsertQuality[] =
     "INSERT INTO quality(experiment,version,arm,request_id,wall_s,tokens,depth_tokens,delta_nll,"
     "mean_kld,top1_agreement,unit_hash) VALUES(?,?,?,?,?,?,?,?,?,?,?)";

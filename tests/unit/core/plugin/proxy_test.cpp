@@ -31,6 +31,7 @@ struct Fake {
   std::function<mri_status(const mri_step_req&, mri_step_rsp&)> step;
   std::string step_text;  // raw: without an end when it fills the room
   std::function<mri_status(mri_evict_rsp&)> evict;
+  std::function<void()> release = [] { throw 5; };
   std::function<mri_status(mri_attn_plan&)> plan;
   std::function<mri_status(uint64_t* n_out)> tokenize;
 
@@ -63,7 +64,7 @@ const mri_runtime_v1 kRuntime = {
       rsp->hdr.req_seen = sizeof(*req);
       return Fake::of(self).evict(*rsp);
     },
-    [](void*, uint64_t) { throw 5; }};
+    [](void* self, uint64_t) { Fake::of(self).release(); }};
 
 const mri_attention_v1 kAttention = {
     sizeof(mri_attention_v1), 0,
@@ -225,8 +226,10 @@ TEST_F(ProxyTest, RefusesNullAndShortStructs) {
 // What the host may believe about an eviction (rows of the table in mri/README.md).
 class ConfirmationTest : public ProxyTest {
  protected:
-  // Context 1 has 32 tokens.
-  ConfirmationTest() {
+  ConfirmationTest() { make_context(); }
+
+  // Context 1, of 32 tokens.
+  void make_context() {
     auto req = sized<mri_init_req>();
     req.seed = 1;
     req.n_tokens = 32;
@@ -256,6 +259,13 @@ class ConfirmationTest : public ProxyTest {
   static inline uint32_t size_seen_;
   mri_status status_;
 };
+
+TEST_F(ConfirmationTest, ANumberMayBeUsedAgainAtOnce) {
+  fake_.release = [this] { make_context(); };  // another thread's, before release_context returns
+  kRuntimeProxy.release_context(&port_, 1);
+  evict(MRI_EVICT_RSP_SIZE_1_1, MRI_CONFIRM_DONE);
+  EXPECT_EQ(status_, MRI_OK);
+}
 
 TEST_F(ConfirmationTest, IsBelievedWhenWritten) {
   const mri_evict_rsp rsp = evict(MRI_EVICT_RSP_SIZE_1_1, MRI_CONFIRM_DONE);
