@@ -23,6 +23,7 @@ namespace varve {
 namespace {
 
 using exposure::Database;
+using exposure::FolderLock;
 using exposure::Statement;
 
 using Row = std::variant<Exposure, QualitySample, ExperimentEvent>;
@@ -88,28 +89,8 @@ class LogFile {
 
   absl::Status open() {
     if (db_ != nullptr) return absl::OkStatus();
-    absl::StatusOr<Database> db =
-        exposure::open_database(path_, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE);
-    if (!db.ok()) return db.status();
-    bool is_empty = false;
-    absl::Status status = exposure::check_schema(path_, db->get(), is_empty);
-    if (!status.ok()) return status;
-    status =
-        exposure::execute(path_, db->get(), "PRAGMA journal_mode=WAL;PRAGMA synchronous=NORMAL");
-    if (status.ok() && is_empty) status = create(db->get());
-    if (status.ok()) status = exposure::create_open_table(path_, db->get());
-    if (!status.ok()) return status;
-    constexpr const char* kSql[] = {exposure::kInsertExposure, exposure::kInsertQuality,
-                                    exposure::kInsertEvent, exposure::kDeleteOpen,
-                                    exposure::kInsertOpen};
-    static_assert(std::size(kSql) == kStatements);
-    for (size_t i = 0; i < kStatements; ++i) {
-      absl::StatusOr<Statement> statement = exposure::prepare(path_, db->get(), kSql[i]);
-      if (!statement.ok()) return statement.status();
-      statements_[i] = *std::move(statement);
-    }
-    db_ = *std::move(db);
-    return absl::OkStatus();
+    const FolderLock no_rotation(path_, FolderLock::Mode::kShared);
+    return open_now();
   }
 
   void close() {
@@ -149,11 +130,13 @@ class LogFile {
   // happens: SQLite lets go of the WAL only when nobody else has it open, and a file must not be
   // renamed before.
   absl::Status rotate() {
+    const FolderLock lock(path_, FolderLock::Mode::kExclusive);
+    if (!lock.is_held()) return absl::OkStatus();
     sqlite3_busy_timeout(db_.get(), 0);
     absl::Status status = exposure::execute(path_, db_.get(), "PRAGMA journal_mode=DELETE");
     if (!status.ok()) {
       close();
-      return open();
+      return open_now();
     }
     close();
     const std::string old = old_path();
@@ -161,7 +144,7 @@ class LogFile {
     std::remove((old + "-shm").c_str());
     if (std::rename(path_.c_str(), old.c_str()) != 0)
       return absl::UnavailableError(absl::StrCat(path_, ": cannot be renamed to ", old));
-    return open();
+    return open_now();
   }
 
  private:
@@ -174,6 +157,31 @@ class LogFile {
         is_done ? absl::OkStatus() : exposure::database_error(path_, db_.get());
     sqlite3_reset(statement);
     return status;
+  }
+
+  absl::Status open_now() {
+    absl::StatusOr<Database> db =
+        exposure::open_database(path_, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE);
+    if (!db.ok()) return db.status();
+    bool is_empty = false;
+    absl::Status status = exposure::check_schema(path_, db->get(), is_empty);
+    if (!status.ok()) return status;
+    status =
+        exposure::execute(path_, db->get(), "PRAGMA journal_mode=WAL;PRAGMA synchronous=NORMAL");
+    if (status.ok() && is_empty) status = create(db->get());
+    if (status.ok()) status = exposure::create_open_table(path_, db->get());
+    if (!status.ok()) return status;
+    constexpr const char* kSql[] = {exposure::kInsertExposure, exposure::kInsertQuality,
+                                    exposure::kInsertEvent, exposure::kDeleteOpen,
+                                    exposure::kInsertOpen};
+    static_assert(std::size(kSql) == kStatements);
+    for (size_t i = 0; i < kStatements; ++i) {
+      absl::StatusOr<Statement> statement = exposure::prepare(path_, db->get(), kSql[i]);
+      if (!statement.ok()) return statement.status();
+      statements_[i] = *std::move(statement);
+    }
+    db_ = *std::move(db);
+    return absl::OkStatus();
   }
 
   std::string old_path() const { return path_ + ".1"; }

@@ -110,6 +110,7 @@ template <class Row>
 absl::StatusOr<std::vector<Row>> read_rows(const std::string& path, const std::string& sql,
                                            const std::string& experiment, uint32_t version,
                                            bool with_rotated, bool with_open = false) {
+  const exposure::FolderLock no_rotation(path, exposure::FolderLock::Mode::kShared);
   std::vector<Row> rows;
   const std::string rotated = path + ".1";
   if (with_rotated && access(rotated.c_str(), F_OK) == 0) {

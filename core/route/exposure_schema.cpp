@@ -1,5 +1,12 @@
 #include "core/route/exposure_schema.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+
 #include "absl/strings/str_cat.h"
 
 namespace varve::exposure {
@@ -61,6 +68,21 @@ const char* advice_for(int error) {
 }
 
 }  // namespace
+
+FolderLock::FolderLock(const std::string& path, Mode mode) {
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  folder_ = ::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (folder_ < 0) return;
+  const int operation = mode == Mode::kShared ? LOCK_SH : LOCK_EX | LOCK_NB;
+  int result = 0;
+  do result = flock(folder_, operation);
+  while (result != 0 && errno == EINTR);
+  is_held_ = result == 0 || errno != EWOULDBLOCK;
+}
+
+FolderLock::~FolderLock() {
+  if (folder_ >= 0) ::close(folder_);
+}
 
 absl::Status database_error(const std::string& path, sqlite3* db) {
   const int error = db == nullptr ? SQLITE_NOMEM : sqlite3_errcode(db);

@@ -25,6 +25,24 @@ struct FinaliseStatement {
 using Database = std::unique_ptr<sqlite3, CloseDatabase>;
 using Statement = std::unique_ptr<sqlite3_stmt, FinaliseStatement>;
 
+// Lock of a log's folder: shared while somebody opens or reads the log, exclusive (never waited
+// for) while it is rotated. SQLite does not stand that a file is renamed while another one opens
+// it: the journal that is found under its name may be the next file's, and is used to empty it.
+class FolderLock {
+ public:
+  enum class Mode { kShared, kExclusive };
+  FolderLock(const std::string& path, Mode mode);
+  ~FolderLock();
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+  // False when others have it. Where folders cannot be locked at all, it counts as held.
+  bool is_held() const { return is_held_; }
+
+ private:
+  int folder_ = -1;
+  bool is_held_ = true;
+};
+
 // "<path>: <what SQLite says>"; kResourceExhausted for a full disk, kDataLoss for a damaged file,
 // kPermissionDenied for one that cannot be written.
 absl::Status database_error(const std::string& path, sqlite3* db);

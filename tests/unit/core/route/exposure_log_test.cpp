@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <deque>
 #include <filesystem>
@@ -252,6 +253,31 @@ TEST_F(ExposureLogTest, RotatesAndKeepsTheEvents) {
   EXPECT_EQ(n_rows(), n + 1);  // both files, and what is open once
   EXPECT_LT(std::filesystem::file_size(path_), std::filesystem::file_size(path_ + ".1"));
   ASSERT_EQ(read_events(path_, "memory")->size(), 1u);
+}
+
+TEST_F(ExposureLogTest, ARotationHidesNothingFromAReader) {
+  const auto log = open(64 << 10);
+  log->add(ExperimentEvent{"memory", "started", "{}", 1});
+  log->add(row(0));
+  log->flush();
+  std::atomic<bool> is_over{false};
+  std::thread writer([&] {
+    for (uint64_t n = 1; n < 60'000; ++n) {
+      log->add(row(n));
+      if (n % 200 == 0) log->flush();
+    }
+    is_over = true;
+  });
+  while (!is_over) {
+    const auto rows = read_exposures(path_, "", 0);
+    EXPECT_TRUE(rows.ok() && !rows->empty()) << rows.status();
+    const auto events = read_events(path_, "memory");
+    EXPECT_TRUE(events.ok()) << events.status();
+    EXPECT_EQ(events.ok() ? events->size() : 0, 1u);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  writer.join();
+  EXPECT_TRUE(std::filesystem::exists(path_ + ".1"));
 }
 
 TEST_F(ExposureLogTest, ACrashInTheMiddleOfARotationLosesNoEvent) {
